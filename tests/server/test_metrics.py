@@ -16,6 +16,7 @@ from ottla.server.main import Server, ServerOptions
 from ottla.server.metrics import quantile_micros
 from ottla.testing import EmbeddedBroker
 from ottla.testing.embedded import run_in_thread
+from tests.harness.waiting import soon
 from tests.testing.test_embedded import consume, produce
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -214,7 +215,7 @@ def test_groups_of_both_protocols_and_transactions(broker: Measured) -> None:
     samples = scrape(broker)
     assert of(samples, count, protocol="consumer", state="Stable") == 1
     assert of(samples, "ottla_transactions", state="Ongoing") == 1
-    assert 0 < of(samples, "ottla_oldest_open_transaction_seconds") < 60
+    soon(lambda: 0 < of(scrape(broker), "ottla_oldest_open_transaction_seconds") < 60)
     assert of(samples, lag, **place) == 1
     assert of(samples, "kafka_server_replicamanager_partitionswithlatetransactionscount") == 0
     consumer.close()

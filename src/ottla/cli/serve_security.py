@@ -10,7 +10,6 @@ Listeners without a name get the security protocol that the options make.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.cli.server_properties import NotServedError
@@ -73,6 +72,8 @@ class FirstUser:
         add_first_user(store, self.name, self._password)
 
     def _password(self) -> str:
+        from pathlib import Path  # a node that asks for no password starts without it
+
         from ottla.cli.output import CommandError
         from ottla.cli.users import password_of
         from ottla.server.refusals import SettingsRefusedError

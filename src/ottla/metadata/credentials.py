@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import base64
 import json
-import secrets
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from ottla.metadata.row_kinds import RowKind, Rows
-from ottla.protocol.scram import ITERATIONS, SALT_BYTES, keys_of, salted
 
 PREFIX: Final = "scram/"
 
@@ -39,12 +37,16 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations})"
 
 
-def credential_of(mechanism: str, password: str, iterations: int = ITERATIONS) -> ScramCredential:
-    """A new credential for a password. Takes milliseconds."""
+def credential_of(mechanism: str, password: str, iterations: int | None = None) -> ScramCredential:
+    """A new credential for a password, of `scram.ITERATIONS` unless told otherwise. Takes milliseconds."""
+    import secrets  # a node starts without these
+
+    from ottla.protocol.scram import ITERATIONS, SALT_BYTES, keys_of, salted
+
     salt = secrets.token_bytes(SALT_BYTES)
-    return ScramCredential(
-        salt, *keys_of(mechanism, salted(mechanism, password.encode(), salt, iterations)), iterations
-    )
+    rounds = ITERATIONS if iterations is None else iterations
+    keys = keys_of(mechanism, salted(mechanism, password.encode(), salt, rounds))
+    return ScramCredential(salt, *keys, rounds)
 
 
 def decode(value: bytes) -> ScramCredential:

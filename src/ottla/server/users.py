@@ -15,7 +15,6 @@ from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
 from ottla.broker.config.values import BrokerSettings
 from ottla.metadata.credentials import PREFIX, credential_of, key_of
 from ottla.metadata.store import ABSENT, ConflictError, MetadataStore, Put
-from ottla.protocol.scram import DIGESTS
 from ottla.server.listeners import Listener
 
 log = logging.getLogger("ottla.server")
@@ -23,6 +22,8 @@ log = logging.getLogger("ottla.server")
 
 def add_first_user(store: MetadataStore, name: str, password: Callable[[], str]) -> None:
     """Add a user with each mechanism, if the store has no users. `password` is called only then."""
+    from ottla.protocol.scram import DIGESTS  # a node without users starts without it
+
     if any(store.get(key_of(name, each)) is not None for each in DIGESTS):
         return
     if store.list(PREFIX):
