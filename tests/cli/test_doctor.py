@@ -75,7 +75,7 @@ def test_json_and_only(bundle: str, printed: Callable[[], tuple[str, str]]) -> N
         "severity": "note",
         "subject": "t0",
         "sentence": "t0 may elect a replica that is not in sync: then acknowledged records are lost.",
-        "advice": "ottla topics alter t0 --config unclean.leader.election.enable=false",
+        "advice": "ottla topics alter t0 --set unclean.leader.election.enable=false",
         "sure_with": None,
     }
     assert found["unseen"] == ["disks of node 1: refused"]

@@ -2,12 +2,15 @@
 advice was followed."""
 
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ottla.cli.tree import command
 from ottla.doctor import CHECKS, Evidence, Severity, Snapshot, diagnose
 from ottla.doctor.snapshot import (
     CLASSIC,
@@ -63,7 +66,7 @@ def group(
     **more: object,
 ) -> Group:
     rows = {("orders", index): Committed(offset, 5) for index, offset in (committed or {}).items()}
-    return Group("billing", type, state, 1, tuple(members), rows, **more)  # type: ignore[arg-type]
+    return Group("billing", type, state, tuple(members), rows, **more)  # type: ignore[arg-type]
 
 
 def member(*owned: int, id: str = "m", target: Iterable[int] | None = None) -> Member:
@@ -135,7 +138,7 @@ def share(
     def at(offset: int) -> Snapshot:
         rows = {("orders", 0): Committed(offset, 5, lag)}
         own = {key.replace("_", "."): value for key, value in configs.items()}
-        return snapshot(groups=[Group("billing", SHARE, "Stable", 1, tuple(members), rows, own)])
+        return snapshot(groups=[Group("billing", SHARE, "Stable", tuple(members), rows, own)])
 
     return over(at(start), at(start + moved))
 
@@ -549,3 +552,19 @@ def test_the_worst_comes_first_and_the_certain_before_the_likely() -> None:
 def test_the_page_describes_every_check() -> None:
     page = (TOP / "docs" / "doctor.md").read_text()
     assert re.findall(r"^\| `([a-z][a-z-]+)` \|", page, re.MULTILINE) == list(CHECKS)
+
+
+def test_the_commands_in_advice_parse() -> None:
+    """With the options that they name: an advice is a command, or a sentence with commands in backticks."""
+    advice = {each.finding.advice for case in CASES for each in diagnose(case.fault)}
+    found = [text for each in advice for text in (re.findall("`([^`]+)`", each) or [each]) if text.startswith("ottla ")]
+    assert len(found) > 12
+    for text in found:
+        at: Any = command()
+        name, *rest = shlex.split(text.replace("=...", "=1"))
+        while rest and hasattr(at, "commands"):
+            name, *rest = rest
+            at = at.commands[name]
+        if rest:  # a noun or a command alone refers to its help
+            context = at.make_context(name, rest)
+            assert not context.params.get("command_config"), "a config is given by --set"

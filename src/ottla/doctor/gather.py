@@ -21,7 +21,17 @@ from ottla.client.errors import ClientError, check
 from ottla.client.transactions import READ_COMMITTED, UNDER_WAY
 from ottla.doctor.groups import groups_on
 from ottla.doctor.history import ROUND_BYTES, ROUNDS_MAX, History, frozen, windows
-from ottla.doctor.snapshot import Disk, Node, OpenTransaction, Partition, Snapshot, Topic, TopicPartition
+from ottla.doctor.snapshot import (
+    SHARE,
+    UNSEEN_TOPIC,
+    Disk,
+    Node,
+    OpenTransaction,
+    Partition,
+    Snapshot,
+    Topic,
+    TopicPartition,
+)
 from ottla.doctor.words import size
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
@@ -32,7 +42,7 @@ from ottla.protocol.messages.describe_transactions import DescribeTransactionsRe
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, GROUP = 2, 32
 """Resource types of DescribeConfigs."""
 SET_ON_TOPIC: Final = 1
 """The config source of a topic's own config (ConfigSource.DYNAMIC_TOPIC_CONFIG)."""
@@ -63,7 +73,7 @@ class _Gathering:
         self.client.forget_topics()
         metadata = self.client.metadata(None)
         nodes = self._nodes(metadata)
-        described = [each for each in metadata.topics if not each.error_code]
+        described = self._described(metadata)
         led = {(topic.name, each.partition_index): each.leader_id for topic in described for each in topic.partitions}
         # Positions between starts and ends: a position below its start, or beyond its end, is no question of order.
         starts, _ = self._offsets(led, EARLIEST)
@@ -72,7 +82,7 @@ class _Gathering:
             for node_id, connection in self.reached.items()
             for group in self._tried(f"groups of node {node_id}", lambda c=connection: groups_on(c), [])
         ]
-        topics = self._topics(metadata, led, starts)
+        topics = self._topics(described, led, starts)
         held = [
             (topic.name, each.index)
             for topic in topics
@@ -80,9 +90,9 @@ class _Gathering:
             if each.stable is not None and each.end is not None and each.stable < each.end
         ]
         transactions = self._transactions(held, led)
-        configs = self._configs(GROUP, [each.name for each in groups if each.type == "share"])
+        configs = self._configs(GROUP, [each.name for each in groups if each.type == SHARE])
         groups = [replace(each, configs=configs.get(each.name, ({}, frozenset()))[0]) for each in groups]
-        history = self._history(since_ms, led) if history_ms else History()
+        history = self._history(since_ms, topics, led) if history_ms else History()
         return Snapshot(
             int(time.time() * 1000),
             metadata.cluster_id or "",
@@ -139,13 +149,16 @@ class _Gathering:
 
     # ---- topics ----------------------------------------------------------------------------------------------------
 
-    def _topics(
-        self, metadata: Any, leaders: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
-    ) -> list[Topic]:
-        described = [each for each in metadata.topics if not each.error_code]
+    def _described(self, metadata: Any) -> list[Any]:
+        """The topics that the broker describes; notes the others."""
         for each in metadata.topics:
             if each.error_code:
-                self.unseen[f"topics: {each.name}: {ErrorCode(each.error_code).name}"] = None
+                self.unseen[f"{UNSEEN_TOPIC}{each.name}: {ErrorCode(each.error_code).name}"] = None
+        return [each for each in metadata.topics if not each.error_code]
+
+    def _topics(
+        self, described: list[Any], leaders: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
+    ) -> list[Topic]:
         ends, _ = self._offsets(leaders, LATEST)
         stable, _ = self._offsets(leaders, LATEST, isolation=READ_COMMITTED)
         _, newest = self._offsets(leaders, MAX_TIMESTAMP)
@@ -230,11 +243,14 @@ class _Gathering:
 
     # ---- groups' past ----------------------------------------------------------------------------------------------
 
-    def _history(self, since_ms: int, leaders: Mapping[TopicPartition, int]) -> History:
-        """The commits and generations since a time."""
+    def _history(self, since_ms: int, topics: list[Topic], leaders: Mapping[TopicPartition, int]) -> History:
+        """The commits and generations since a time, up to the log ends of the topics."""
         history = History()
         own = {where: leader for where, leader in leaders.items() if where[0] == CONSUMER_OFFSETS_TOPIC}
-        starts, ends = self._offsets(own, since_ms)[0], self._offsets(own, LATEST)[0]
+        starts, _ = self._offsets(own, since_ms)
+        ends = {
+            (each.name, part.index): part.end for each in topics for part in each.partitions if part.end is not None
+        }
         self._tried("groups' past", lambda: history.read(self.client, self.reached, windows(starts, ends, own)), None)
         if not history.is_whole:
             self.unseen[f"groups' past: more than {size(ROUNDS_MAX * ROUND_BYTES)}, or damaged"] = None

@@ -45,7 +45,6 @@ def groups_on(connection: Connection) -> list[Group]:
             name,
             type,
             described_states.get(name) or states[name],
-            -1,
             tuple(members.get(name, ())),
             committed.get(name, {}),
         )

@@ -18,6 +18,10 @@ CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 SHARE: Final = "share"
 """The types of groups, in ListGroups' words."""
+WINDOW_MIN_S: Final = 5.0
+"""Checks of what moves need snapshots this far apart."""
+UNSEEN_TOPIC: Final = "topics: "
+"""Begins the entry of `Snapshot.unseen` for a topic that a broker does not describe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,6 @@ class Node:
     rack: str | None = None
     unreachable: str | None = None
     disks: tuple[Disk, ...] = ()
-    configs: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,6 @@ class Group:
     name: str
     type: str
     state: str
-    coordinator: int
     members: tuple[Member, ...] = ()
     committed: dict[TopicPartition, Committed] = field(default_factory=dict[TopicPartition, Committed])
     configs: dict[str, str] = field(default_factory=dict[str, str])
@@ -190,6 +192,10 @@ class Snapshot:
             for partition in topic.partitions:
                 yield topic, partition
 
+    def groups_by_name(self) -> dict[str, Group]:
+        """Every group, by its name."""
+        return {each.name: each for each in self.groups}
+
     def places(self) -> dict[TopicPartition, Partition]:
         """Every partition, by topic and index."""
         return {(topic.name, partition.index): partition for topic, partition in self.partitions()}
@@ -206,3 +212,8 @@ class Evidence:
     def window_s(self) -> float:
         """Seconds between the snapshots."""
         return (self.last.at_ms - self.first.at_ms) / 1000
+
+    @property
+    def shows_movement(self) -> bool:
+        """Whether the snapshots are far enough apart to see what moves."""
+        return self.window_s >= WINDOW_MIN_S

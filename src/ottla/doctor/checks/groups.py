@@ -8,7 +8,17 @@ from itertools import pairwise
 from typing import Final
 
 from ottla.doctor.finding import Check, Finding, Severity
-from ottla.doctor.snapshot import CONSUMER, SHARE, Committed, Evidence, Group, Partition, TopicPartition
+from ottla.doctor.snapshot import (
+    CONSUMER,
+    SHARE,
+    UNSEEN_TOPIC,
+    Committed,
+    Evidence,
+    Group,
+    Member,
+    Partition,
+    TopicPartition,
+)
 from ottla.doctor.words import count, duration, names, place, places
 
 HOT_SHARE: Final = 0.8
@@ -16,8 +26,6 @@ HOT_SHARE: Final = 0.8
 LAG_MIN: Final = 1_000
 """Less lag than this is no finding by itself."""
 REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
-WINDOW_MIN_S: Final = 5.0
-"""Checks of what moves need snapshots this far apart."""
 AT_RISK: Final = 0.8
 """The part of what a partition holds that a group has still to read, from which on retention may overtake it."""
 
@@ -39,13 +47,13 @@ def lost_unread(evidence: Evidence) -> Iterator[Finding]:
                 group.name,
                 f"{group.name} has not read {count(sum(lost.values()), 'offset')} in {places(lost)} that retention has "
                 "deleted: it continues by auto.offset.reset.",
-                f"longer retention: `ottla topics alter {min(lost)[0]} --config retention.ms=...`; or more consumers",
+                f"longer retention: `ottla topics alter {min(lost)[0]} --set retention.ms=...`; or more consumers",
             )
 
 
 def about_to_lose(evidence: Evidence) -> Iterator[Finding]:
     """Groups that have not read most of what a partition still holds, and do not catch up."""
-    by_place, before = evidence.last.places(), {each.name: each for each in evidence.first.groups}
+    by_place, before = evidence.last.places(), evidence.first.groups_by_name()
     for group in _readers(evidence):
         for where, committed in sorted(group.committed.items()):
             partition = by_place.get(where)
@@ -56,24 +64,24 @@ def about_to_lose(evidence: Evidence) -> Iterator[Finding]:
                 continue
             earlier = before.get(group.name)
             was = None if earlier is None else earlier.committed.get(where)
-            if was is not None and was.offset < committed.offset and evidence.window_s >= WINDOW_MIN_S:
+            if was is not None and was.offset < committed.offset and evidence.shows_movement:
                 continue  # it reads: `falling_behind` compares the rates
             yield Finding(
                 Severity.WARNING,
                 group.name,
                 f"{group.name} has still to read {lag / held:.0%} of what {place(where)} holds: retention deletes "
                 "unread records next.",
-                f"start or mend its consumers, or `ottla topics alter {where[0]} --config retention.ms=...`",
-                "a longer --window" if evidence.window_s < WINDOW_MIN_S else None,
+                f"start or mend its consumers, or `ottla topics alter {where[0]} --set retention.ms=...`",
+                None if evidence.shows_movement else "a longer --window",
             )
 
 
 def falling_behind(evidence: Evidence) -> Iterator[Finding]:
     """Groups that read more slowly than producers write."""
-    if evidence.window_s < WINDOW_MIN_S:
+    if not evidence.shows_movement:
         return
     before, now = evidence.first.places(), evidence.last.places()
-    groups = {each.name: each for each in evidence.first.groups}
+    groups = evidence.first.groups_by_name()
     for group in _readers(evidence):
         earlier = groups.get(group.name)
         if earlier is None or not group.members:
@@ -101,9 +109,9 @@ def falling_behind(evidence: Evidence) -> Iterator[Finding]:
 
 def stuck(evidence: Evidence) -> Iterator[Finding]:
     """Partitions at which a live member does not move although records wait."""
-    if evidence.window_s < WINDOW_MIN_S:
+    if not evidence.shows_movement:
         return
-    now, groups = evidence.last.places(), {each.name: each for each in evidence.first.groups}
+    now, groups = evidence.last.places(), evidence.first.groups_by_name()
     for group in _readers(evidence):
         earlier = groups.get(group.name)
         if earlier is None or group.state in REBALANCING:
@@ -185,20 +193,17 @@ def idle_members(evidence: Evidence) -> Iterator[Finding]:
 
 def rebalance_hangs(evidence: Evidence) -> Iterator[Finding]:
     """Groups that stay in a rebalance, and the members that they wait for."""
-    if evidence.window_s < WINDOW_MIN_S:
+    if not evidence.shows_movement:
         return
-    groups = {each.name: each for each in evidence.first.groups}
+    groups = evidence.first.groups_by_name()
     for group in evidence.last.groups:
         earlier = groups.get(group.name)
         if group.type == SHARE or earlier is None or group.state != earlier.state or group.state not in REBALANCING:
             continue
         if group.type == CONSUMER:
-            held = {member.id: member.owned - member.target for member in group.members if member.target is not None}
-            was = {member.id: member.owned - (member.target or frozenset()) for member in earlier.members}
+            was = {member.id: _to_give_up(member) for member in earlier.members}
             for member in group.members:
-                if kept := held.get(member.id, frozenset[TopicPartition]()) & was.get(
-                    member.id, frozenset[TopicPartition]()
-                ):
+                if kept := _to_give_up(member) & was.get(member.id, frozenset()):
                     yield Finding(
                         Severity.WARNING,
                         group.name,
@@ -217,11 +222,16 @@ def rebalance_hangs(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
+def _to_give_up(member: Member) -> frozenset[TopicPartition]:
+    """The partitions that a member owns, and that its coordinator wants another member to own."""
+    return frozenset() if member.target is None else member.owned - member.target
+
+
 def position_beyond_end(evidence: Evidence) -> Iterator[Finding]:
     """Positions beyond a partition's end, in both snapshots: the topic was created again, or records were lost. (A new
     leader needs a moment to learn how far records are committed.)"""
     now, before = evidence.last.places(), evidence.first.places()
-    groups = {each.name: each for each in evidence.first.groups}
+    groups = evidence.first.groups_by_name()
     for group in _readers(evidence):
         older: list[TopicPartition] = []
         lost: dict[TopicPartition, int] = {}
@@ -264,7 +274,7 @@ def forgotten_topics(evidence: Evidence) -> Iterator[Finding]:
     there = {topic.name for topic in evidence.last.topics}
     for group in _readers(evidence):
         gone = sorted({topic for topic, _ in group.committed if topic not in there})
-        if gone and there and not any("topics" in each for each in evidence.last.unseen):
+        if gone and there and not any(each.startswith(UNSEEN_TOPIC) for each in evidence.last.unseen):
             yield Finding(
                 Severity.NOTE,
                 group.name,

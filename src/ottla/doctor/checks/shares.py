@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ottla.doctor.finding import Check, Finding, Severity
-from ottla.doctor.snapshot import SHARE, Evidence, Group
+from ottla.doctor.snapshot import SHARE, Evidence, Group, Partition, TopicPartition
 from ottla.doctor.words import count, places
 
 PAUSED: Final = "share.delivery.paused"
@@ -15,6 +15,7 @@ PAUSED: Final = "share.delivery.paused"
 
 def share_group_is_idle(evidence: Evidence) -> Iterator[Finding]:
     """Share groups that deliver nothing although records wait."""
+    partitions, before = evidence.last.places(), evidence.first.groups_by_name()
     for group in evidence.last.groups:
         if group.type != SHARE:
             continue
@@ -44,13 +45,16 @@ def share_group_is_idle(evidence: Evidence) -> Iterator[Finding]:
                 f"ottla share-groups describe {group.name} --members",
             )
         else:
-            yield from _begins_at_the_end(evidence, group)
-            yield from _does_not_move(evidence, group)
+            earlier = before.get(group.name)
+            yield from _begins_at_the_end(group, earlier, partitions)
+            if earlier is not None and evidence.shows_movement:
+                yield from _does_not_move(group, earlier, partitions)
 
 
-def _begins_at_the_end(evidence: Evidence, group: Group) -> Iterator[Finding]:
+def _begins_at_the_end(
+    group: Group, earlier: Group | None, partitions: Mapping[TopicPartition, Partition]
+) -> Iterator[Finding]:
     """A group that skipped the records older than itself."""
-    partitions = evidence.last.places()
     skipped = {
         where
         for where, committed in group.committed.items()
@@ -58,30 +62,21 @@ def _begins_at_the_end(evidence: Evidence, group: Group) -> Iterator[Finding]:
         and partition.start is not None
         and partition.end is not None
         and partition.start < committed.offset == partition.end
-        and committed.offset > 0
     }
+    has_moved = earlier is not None and earlier.committed != group.committed
     reset = group.configs.get("share.auto.offset.reset", "latest")
-    if reset == "latest" and skipped and len(skipped) == len(group.committed) and not _ever_moved(evidence, group):
+    if reset == "latest" and skipped and len(skipped) == len(group.committed) and not has_moved:
         yield Finding(
             Severity.NOTE,
             group.name,
             f"{group.name} is at the end of {places(skipped)}. A new share group begins at the end, so that it "
             "skips older records.",
-            f"ottla configs alter --group {group.name} --add share.auto.offset.reset=earliest, before it first reads",
+            f"before it first reads: `ottla configs alter group {group.name} --set share.auto.offset.reset=earliest`",
         )
 
 
-def _ever_moved(evidence: Evidence, group: Group) -> bool:
-    earlier = next((each for each in evidence.first.groups if each.name == group.name), None)
-    return earlier is not None and earlier.committed != group.committed
-
-
-def _does_not_move(evidence: Evidence, group: Group) -> Iterator[Finding]:
+def _does_not_move(group: Group, earlier: Group, partitions: Mapping[TopicPartition, Partition]) -> Iterator[Finding]:
     """A group whose start offsets stand still while records wait."""
-    earlier = next((each for each in evidence.first.groups if each.name == group.name), None)
-    if earlier is None or evidence.window_s < 5:
-        return
-    partitions = evidence.last.places()
     still = {
         where
         for where, committed in group.committed.items()

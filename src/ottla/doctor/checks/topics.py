@@ -73,7 +73,7 @@ def one_failure_away(evidence: Evidence) -> Iterator[Finding]:
                 topic.name,
                 f"{topic.name} has one replica, on a cluster of {len(evidence.last.nodes)} nodes: if its node fails, "
                 "its records are unavailable, and if the disk fails, they are lost.",
-                f"ottla topics reassign {topic.name} --replication-factor 3",
+                f"ottla topics reassign {topic.name} --replication-factor 3 --execute",
             )
         elif 1 < least <= needed:
             yield Finding(
@@ -81,7 +81,7 @@ def one_failure_away(evidence: Evidence) -> Iterator[Finding]:
                 topic.name,
                 f"{topic.name} refuses acks=all as soon as one node is down: it has {least} replicas, and "
                 f"min.insync.replicas is {needed}.",
-                f"ottla topics reassign {topic.name} --replication-factor {needed + 1}",
+                f"ottla topics reassign {topic.name} --replication-factor {needed + 1} --execute",
             )
 
 
@@ -127,7 +127,7 @@ def unclean_election(evidence: Evidence) -> Iterator[Finding]:
                 Severity.NOTE,
                 topic.name,
                 f"{topic.name} may elect a replica that is not in sync: then acknowledged records are lost.",
-                f"ottla topics alter {topic.name} --config unclean.leader.election.enable=false",
+                f"ottla topics alter {topic.name} --set unclean.leader.election.enable=false",
             )
 
 
@@ -142,7 +142,7 @@ def misspelt(evidence: Evidence) -> Iterator[Finding]:
                     Severity.NOTE,
                     topic.name,
                     f"The empty topic {topic.name} may be a misspelling of {name}.",
-                    f"ottla topics delete {topic.name}, and auto.create.topics.enable=false against the next one",
+                    f"`ottla topics delete {topic.name}`; auto.create.topics.enable=false prevents the next one",
                     "the programs that use it",
                 )
                 break
@@ -182,7 +182,7 @@ def times_in_the_future(evidence: Evidence) -> Iterator[Finding]:
                 topic.name,
                 f"{topic.name} has a record with a timestamp {duration((newest - now) / 1000)} in the future: "
                 "retention keeps its segment until then.",
-                f"correct the producer's clock or unit; `ottla topics alter {topic.name} --config "
+                f"correct the producer's clock or unit; `ottla topics alter {topic.name} --set "
                 "message.timestamp.type=LogAppendTime` takes the broker's time",
             )
         elif newest < SECONDS_BELOW_MS:
@@ -219,7 +219,7 @@ def compaction_waits(evidence: Evidence) -> Iterator[Finding]:
                 topic.name,
                 f"{_partitions(topic, waiting)} is not compacted yet: compaction leaves the open segment alone, and "
                 f"that is closed at {size(segment_bytes)} or after {duration(roll / 1000)}.",
-                f"ottla topics alter {topic.name} --config segment.ms=3600000",
+                f"ottla topics alter {topic.name} --set segment.ms=3600000",
             )
 
 

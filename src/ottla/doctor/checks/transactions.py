@@ -47,7 +47,7 @@ def readers_held_back(evidence: Evidence) -> Iterator[Finding]:
                 if late
                 else f": its coordinator aborts it in {duration(max(0, timeout - open_ms) / 1000)}."
             ),
-            f"ottla transactions describe {name}; ottla transactions abort {name}",
+            f"`ottla transactions describe {name}`; `ottla transactions abort {name}`",
         )
 
 
