@@ -142,29 +142,17 @@ class Warden(KafkaClient):
             self._busy = True
             self.rng.choice((self._deny, self._allow, self._set_password, self._remove_password))()
 
+    @property
+    def _denial(self) -> tuple[ResourceType, str, PatternType, str, str, Operation, PermissionType]:
+        """The fields of the ACL that is added and removed."""
+        topic, literal = guarded(self.visitor), PatternType.LITERAL
+        return ResourceType.TOPIC, topic, literal, EVERYONE, self.visitor, Operation.ALL, PermissionType.DENY
+
     def _deny(self) -> None:
-        acl = AclCreation(
-            ResourceType.TOPIC,
-            guarded(self.visitor),
-            PatternType.LITERAL,
-            EVERYONE,
-            self.visitor,
-            Operation.ALL,
-            PermissionType.DENY,
-        )
-        self.request(ApiKey.CREATE_ACLS, CreateAclsRequest([acl]), self._done)
+        self.request(ApiKey.CREATE_ACLS, CreateAclsRequest([AclCreation(*self._denial)]), self._done)
 
     def _allow(self) -> None:
-        acl = DeleteAclsFilter(
-            ResourceType.TOPIC,
-            guarded(self.visitor),
-            PatternType.LITERAL,
-            EVERYONE,
-            self.visitor,
-            Operation.ALL,
-            PermissionType.DENY,
-        )
-        self.request(ApiKey.DELETE_ACLS, DeleteAclsRequest([acl]), self._done)
+        self.request(ApiKey.DELETE_ACLS, DeleteAclsRequest([DeleteAclsFilter(*self._denial)]), self._done)
 
     def _set_password(self) -> None:
         new = ScramCredentialUpsertion(self.visitor, SCRAM_SHA_256, ITERATIONS, b"salt", self.rng.randbytes(32))
