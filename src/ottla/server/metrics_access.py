@@ -17,11 +17,11 @@ from __future__ import annotations
 import hmac
 import logging
 import os
-import stat
 
 from ottla.broker.config.values import BrokerSettings
 from ottla.server.listeners import is_loopback, refuse_public
 from ottla.server.refusals import SettingsRefusedError
+from ottla.server.secret_files import read_secret
 from ottla.server.tls import Tls
 from ottla.server.tls_settings import TlsSettings
 
@@ -97,17 +97,7 @@ class MetricsAccess:
 
     def _read_token(self, path: str) -> None:
         self._seen = self._version(path)
-        try:
-            with open(path, "rb") as file:
-                if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-                    raise SettingsRefusedError(
-                        f"Other users can read {path}, the token of the metrics port: set its mode to 0600."
-                    )
-                token = file.read(TOKEN_BYTES_MAX + 1).strip()
-        except OSError as error:
-            raise SettingsRefusedError(
-                f"{path}, the token of the metrics port, can't be read: {error.strerror or error}."
-            ) from None
+        token = read_secret(path, "the token of the metrics port", TOKEN_BYTES_MAX + 1)
         if not TOKEN_MIN <= len(token) <= TOKEN_BYTES_MAX or not all(33 <= octet < 127 for octet in token):
             raise SettingsRefusedError(
                 f"{path} has to hold one token for the metrics port: {TOKEN_MIN} characters or more, without spaces, "

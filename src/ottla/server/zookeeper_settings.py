@@ -7,14 +7,13 @@ Sources: Kafka 3.9's ZkConfigs.java, and "ZooKeeper authentication" in its docum
 
 from __future__ import annotations
 
-import os
 import ssl
-import stat
 from typing import Final
 
 from ottla.broker.config.values import BrokerSettings
 from ottla.metadata.zookeeper.protection import Protection
 from ottla.server.refusals import SettingsRefusedError
+from ottla.server.secret_files import read_secret
 
 ENABLED: Final = "zookeeper.ssl.client.enable"
 PRIVATE: Final = "zookeeper.set.acl"
@@ -68,13 +67,8 @@ def _check(found: Protection) -> None:
 
 def _login(path: str) -> str:
     try:
-        with open(path, "rb") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-                raise SettingsRefusedError(
-                    f"Other users can read {path}, the login for ZooKeeper: set its mode to 0600."
-                )
-            text = file.read(LOGIN_BYTES_MAX).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_secret(path, "the login for ZooKeeper", LOGIN_BYTES_MAX).decode()
+    except UnicodeDecodeError as error:
         raise SettingsRefusedError(f"{path}, the login for ZooKeeper, can't be read: {error}.") from None
     user, colon, password = text.partition(":")
     if not (user and colon and password) or "\n" in text:
