@@ -20,21 +20,17 @@ from __future__ import annotations
 import datetime
 import os
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from ottla import private
 from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
 from ottla.broker.config.values import BrokerSettings, ConfigRefusedError
 from ottla.client.sasl import Login
 from ottla.client.set_up import ClientSetUp
-from ottla.metadata.credentials import credential_of, key_of
-from ottla.metadata.store import CommitUnknownError, MetadataStore, Put, StoreError
+from ottla.metadata.store import CommitUnknownError, MetadataStore, StoreError
 from ottla.metadata.zookeeper.protection import Protection
-from ottla.protocol.scram import DIGESTS
 from ottla.server.authority import Authority
 from ottla.server.listeners import is_loopback, join_address
 from ottla.server.refusals import ServeRefusedError, SettingsRefusedError
@@ -46,9 +42,11 @@ from ottla.server.secure_setup import (
     NODE,
     NODE_CERTIFICATE,
     PASSWORD_BYTES,
+    begin,
     client_files,
+    finish,
+    issued,
     properties_text,
-    sync,
 )
 from ottla.server.shared_metadata import open_shared
 from ottla.server.zookeeper_settings import protection_of
@@ -115,10 +113,7 @@ def _set_up(
     store: MetadataStore,
 ) -> ClusterSetUp:
     unfinished = f"{folder}.new"
-    if os.path.exists(unfinished):  # the user, if it is there, is of the run that was interrupted
-        shutil.rmtree(unfinished)
-    elif any(store.get(key_of(admin, each)) is not None for each in DIGESTS):
-        raise SettingsRefusedError(f"There is a user {admin} already: choose another name with --admin.")
+    begin(unfinished, admin, store)
     authority = Authority.made()
     password, secret = secrets.token_urlsafe(PASSWORD_BYTES), secrets.token_hex(SECRET_BYTES)
     bootstrap = ",".join(join_address(*each) for each in nodes.values())
@@ -131,29 +126,15 @@ def _set_up(
     until = authority.itself.until
     for node_id, (host, port) in nodes.items():
         names = tuple(dict.fromkeys((host, *(LOCAL_NAMES if is_loopback(host) else ()))))
-        try:
-            issued = authority.issue(names)
-        except ValueError as error:
-            raise SettingsRefusedError(f"No certificate can have the names {', '.join(names)}: {error}.") from None
-        until = min(until, issued.until)
-        texts[f"{node_id}/{NODE_CERTIFICATE}"] = issued.key + issued.certificate
+        node = issued(authority, names)
+        until = min(until, node.until)
+        texts[f"{node_id}/{NODE_CERTIFICATE}"] = node.key + node.certificate
         texts[f"{node_id}/{AUTHORITY}"] = authority.itself.certificate
         own = os.path.join(folder, str(node_id))
         settings = {**_settings_of(own, node_id, host, port), "super.users": f"User:{admin}"}
         settings |= {"ottla.cluster.secret": secret, **given}
         texts[f"{node_id}/{NODE}"] = properties_text(ABOUT, settings)
-    private.make_directory(unfinished, is_ours=True)
-    for node_id in nodes:
-        private.make_directory(os.path.join(unfinished, str(node_id)), is_ours=True)
-    for name, text in texts.items():
-        path = os.path.join(unfinished, name)
-        private.write(path, text)
-        sync(path)
-    for directory in (*(os.path.join(unfinished, str(node_id)) for node_id in nodes), unfinished):
-        sync(directory)
-    store.commit([Put(key_of(admin, MECHANISM), credential_of(MECHANISM, password).encode())])
-    os.rename(unfinished, folder)
-    sync(os.path.dirname(folder))
+    finish(unfinished, folder, texts, admin, password, store)
     return ClusterSetUp(folder, nodes, authority.itself.until, until)
 
 

@@ -31,7 +31,7 @@ from ottla.client.set_up import ClientSetUp
 from ottla.metadata.credentials import credential_of, key_of
 from ottla.metadata.store import CommitUnknownError, MetadataStore, Put, StoreError
 from ottla.protocol.scram import DIGESTS
-from ottla.server.authority import Authority, hosts_of
+from ottla.server.authority import Authority, Issued, hosts_of
 from ottla.server.directory import DirectoryLock, replace_file
 from ottla.server.listeners import join_address, split_address
 from ottla.server.refusals import ServeRefusedError, SettingsRefusedError
@@ -135,34 +135,57 @@ def renew(directory: str, hosts: Sequence[str], node: int | None = None) -> Rene
 
 def _set_up(directory: str, address: Address, admin: str, store: MetadataStore) -> SetUp:
     folder, unfinished = os.path.join(directory, FOLDER), os.path.join(directory, UNFINISHED)
-    if os.path.exists(unfinished):  # the user, if it is there, is of the run that was interrupted
-        shutil.rmtree(unfinished)
-    elif any(store.get(key_of(admin, each)) is not None for each in DIGESTS):
-        raise SettingsRefusedError(f"There is a user {admin} already: choose another name with --admin.")
+    begin(unfinished, admin, store)
     authority = Authority.made()
-    try:
-        node = authority.issue(address.names)
-    except ValueError as error:
-        raise SettingsRefusedError(f"No certificate can have the names {', '.join(address.names)}: {error}.") from None
+    node = issued(authority, address.names)
     made = SetUp(folder, address, authority.itself.until, node.until)
     password = secrets.token_urlsafe(PASSWORD_BYTES)
-    private.make_directory(unfinished, is_ours=True)
-    for name, text in {
+    texts = {
         AUTHORITY: authority.itself.certificate,
         AUTHORITY_KEY: authority.itself.key,
         NODE_CERTIFICATE: node.key + node.certificate,
         NODE: _node_properties(made, directory, admin),
         **client_files(_client(made, admin, password)),
-    }.items():
+    }
+    finish(unfinished, folder, texts, admin, password, store)
+    return made
+
+
+def begin(unfinished: str, admin: str, store: MetadataStore) -> None:
+    """Remove what an interrupted run left. Raises SettingsRefusedError if the user was there before any run, and
+    OSError."""
+    if os.path.exists(unfinished):  # the user, if it is there, is of the run that was interrupted
+        shutil.rmtree(unfinished)
+    elif any(store.get(key_of(admin, each)) is not None for each in DIGESTS):
+        raise SettingsRefusedError(f"There is a user {admin} already: choose another name with --admin.")
+
+
+def issued(authority: Authority, names: tuple[str, ...]) -> Issued:
+    """A certificate for a node with these names. Raises SettingsRefusedError."""
+    try:
+        return authority.issue(names)
+    except ValueError as error:
+        raise SettingsRefusedError(f"No certificate can have the names {', '.join(names)}: {error}.") from None
+
+
+def finish(
+    unfinished: str, folder: str, texts: Mapping[str, str], admin: str, password: str, store: MetadataStore
+) -> None:
+    """Write the files, then the user, then give the folder its name. `texts`: by name, which may begin with a
+    directory. Raises StoreError, CommitUnknownError, OSError."""
+    parent = os.path.dirname(folder)
+    directories = dict.fromkeys((unfinished, *(os.path.dirname(os.path.join(unfinished, name)) for name in texts)))
+    for directory in directories:
+        private.make_directory(directory, is_ours=True)
+    for name, text in texts.items():
         path = os.path.join(unfinished, name)
         private.write(path, text)
         sync(path)
-    sync(unfinished)
-    sync(directory)
+    for directory in (*reversed(directories), parent):
+        sync(directory)
     store.commit([Put(key_of(admin, MECHANISM), credential_of(MECHANISM, password).encode())])
     os.rename(unfinished, folder)
-    sync(directory)
-    return made
+    sync(parent)
 
 
 def _node_properties(made: SetUp, directory: str, admin: str) -> str:
