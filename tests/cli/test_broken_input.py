@@ -45,6 +45,7 @@ CASES = {
     "consume": Case("{here} --exit-at-end", "nosuch --exit-at-end"),
     "ship": Case("{none} --once --state {none}", waits="what lines there are is kept until a broker is back"),
     "demo": Case("--no-pipelines --input {none}"),
+    "console": Case("--listen 127.0.0.1:0 --read-only"),
     "doctor": Case("--window 0 --only stuck"),
     "cluster start": Case("--data {none} --nodes 1 --listen 127.0.0.1"),
     "cluster start-node": Case("1 --data {none}"),

@@ -214,20 +214,25 @@ def own_clients(given: Mapping[str, Any], timeout_s: float = REQUEST_TIMEOUT_S) 
     """A function that makes Ottla's own clients for the cluster of these client properties; raises CommandError for a
     login or certificates that can't be used."""
     from ottla.client import Client
-    from ottla.client.sasl import WrongLoginError, login_of
 
     tls = tls_of(given) if str(given.get("security.protocol", "")).upper().endswith("SSL") else None
-    by_token = given.get("oauth_cb")
-    try:
-        if isinstance(by_token, TokensForLibrdkafka):
-            login = by_token.login
-        else:
-            login = login_of({name: str(value) for name, value in given.items()})
-    except WrongLoginError as wrong:
-        raise CommandError(str(wrong)) from None
+    login = own_login(given)
     return lambda: Client(
         given["bootstrap.servers"], client_id=given["client.id"], timeout_s=timeout_s, tls=tls, login=login
     )
+
+
+def own_login(given: Mapping[str, Any]) -> Login | None:
+    """The login of Ottla's own clients in these client properties; raises CommandError for one that can't be used."""
+    from ottla.client.sasl import WrongLoginError, login_of
+
+    by_token = given.get("oauth_cb")
+    if isinstance(by_token, TokensForLibrdkafka):
+        return by_token.login
+    try:
+        return login_of({name: str(value) for name, value in given.items()})
+    except WrongLoginError as wrong:
+        raise CommandError(str(wrong)) from None
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ottla import __version__
-from ottla.cli import consume, demo, doctor, produce, serve, ship
+from ottla.cli import console, consume, demo, doctor, produce, serve, ship
 from ottla.cli.completing import complete_broker_settings, starting
 from ottla.cli.nouns import HELP, NOUNS
 
@@ -62,7 +62,14 @@ app.command("serve", add_help_option=False, rich_help_panel=START)(run_node)
 for noun in NOUNS:
     module = import_module(f"ottla.cli.{noun.replace('-', '_')}")
     app.add_typer(module.app, name=noun, rich_help_panel=PANELS.get(noun, ADMINISTER))
-for verb, panel in ((demo, START), (produce, DATA), (consume, DATA), (ship, DATA), (doctor, ADMINISTER)):
+for verb, panel in (
+    (demo, START),
+    (produce, DATA),
+    (consume, DATA),
+    (ship, DATA),
+    (doctor, ADMINISTER),
+    (console, ADMINISTER),
+):
     command_of = getattr(verb, verb.__name__.rsplit(".", 1)[-1])
     app.command(epilog=verb.EPILOG, rich_help_panel=panel)(command_of)
 

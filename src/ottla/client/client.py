@@ -79,6 +79,7 @@ class Client:
 
     `bootstrap` is "host:port[,host:port ...]". Every method raises ClientError or a subclass; an error code from the
     broker raises BrokerError. `timeout_s` bounds every wait for an answer, and the retries of a rejected request.
+    `connect` makes the connections: the class `Connection`, or a subclass that restricts it.
     """
 
     def __init__(
@@ -89,12 +90,14 @@ class Client:
         timeout_s: float = 30.0,
         tls: ssl.SSLContext | None = None,
         login: Login | None = None,
+        connect: Callable[..., Connection] = Connection,
     ) -> None:
         self._bootstrap = [_address(part) for part in bootstrap.split(",") if part.strip()]
         if not self._bootstrap:
             raise ValueError("no bootstrap address was given")
         self._options: dict[str, Any] = {"client_id": client_id, "timeout_s": timeout_s, "tls": tls, "login": login}
         self._timeout_s = timeout_s
+        self._make_connection = connect
         self._connections: dict[tuple[str, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._topics: dict[str, Topic] = {}
@@ -160,7 +163,7 @@ class Client:
 
     def _connect(self, address: tuple[str, int]) -> Connection:
         if address not in self._connections:
-            self._connections[address] = Connection(*address, **self._options)
+            self._connections[address] = self._make_connection(*address, **self._options)
         return self._connections[address]
 
     # ---- requests --------------------------------------------------------------------------------------------------

@@ -257,6 +257,13 @@ class Connection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
+    def wait_at_most(self, seconds: float) -> None:
+        """Change the bound of every wait for bytes from now on."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            self._socket.settimeout(seconds)
+        else:
+            self._leave_timeouts_to_the_kernel(seconds)
+
     def _chunk(self, size: int, flags: int = 0) -> bytes:
         try:
             chunk = self._socket.recv(size, flags)

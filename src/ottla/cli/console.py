@@ -1,0 +1,127 @@
+"""`ottla console`: show a cluster in the browser.
+
+The pages are in `ottla.console`, which needs the extra of that name; this module turns the options into its settings.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.connection import HERE, LOCAL, Cluster, address, client_properties, own_login, tls_of
+from ottla.cli.options import with_shared_options
+from ottla.cli.output import CommandError, UsageError, say
+
+if TYPE_CHECKING:
+    from ottla.console.settings import Settings
+
+EPILOG = "Example: ottla console --bootstrap localhost:9092 --listen 127.0.0.1:9080"
+LISTEN = "127.0.0.1:9080"
+
+Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        help="Address of the console; port 0 lets the system choose (default 127.0.0.1:9080).",
+    ),
+]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Refuse every change, whatever the user may do.")]
+Certificate = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", metavar="FILE", help="PEM file with the certificate of the console (default: no TLS)."),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option("--tls-key", metavar="FILE", help="PEM file with its key (default: in the file of the certificate)."),
+]
+Names = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host-name",
+        metavar="NAME",
+        help="Further name by which browsers reach the console; may be repeated (default: the host of --listen).",
+    ),
+]
+
+
+@with_shared_options
+def console(
+    listen: Listen = LISTEN,
+    read_only: ReadOnly = False,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+    host_name: Names = None,
+    cluster: Cluster = HERE,
+) -> None:
+    """Show a cluster in the browser; works on any Kafka.
+
+    On a loopback address, the printed address holds a token that opens the console. Any other address needs TLS and the
+    logins of the cluster. Client properties with sasl.mechanism and without a user let each user log in; the cluster's
+    ACLs decide what a user sees and may change.
+    """
+    try:
+        from ottla.console import serving
+    except ModuleNotFoundError as missing:
+        raise CommandError(
+            f"The console needs the extra `console` ({missing.name} is missing): pip install 'ottla[console]'."
+        ) from None
+    if tls_key is not None and tls_cert is None:
+        raise UsageError("--tls-key needs --tls-cert.")
+    host, port = address(listen)
+    settings = settings_of(cluster, read_only=read_only, is_https=tls_cert is not None)
+    try:
+        serving.require_safe(host, is_https=settings.is_https, mechanism=settings.mechanism)
+        listener = serving.bound(host, port)
+    except serving.UnsafeListenerError as unsafe:
+        raise UsageError(str(unsafe)) from None
+    except OSError as error:
+        raise CommandError(f"The console cannot listen at {listen}: {error.strerror or error}.") from None
+    with listener:
+        settings = serving.with_hosts(settings, listener, tuple(host_name or ()))
+        try:
+            server = serving.server(settings, None if tls_cert is None else (tls_cert, tls_key))
+        except (OSError, ssl.SSLError) as error:
+            raise CommandError(f"The certificate of --tls-cert cannot be used: {error}.") from None
+        logging.basicConfig(format="%(message)s", level=logging.INFO)
+        say(f"The console is at {serving.address_of(settings, listener)}")
+        say("Ctrl-C ends it.", err=True)
+        server.run(sockets=[listener])
+
+
+def settings_of(cluster: Cluster, *, read_only: bool, is_https: bool) -> Settings:
+    """The console's settings for a cluster; raises CommandError if it cannot be reached."""
+    from ottla.console.settings import Settings
+
+    given = cluster.given_properties()
+    is_sasl = given.get("security.protocol", "").upper().startswith("SASL")
+    has_user = any(given.get(name) for name in ("sasl.username", "sasl.jaas.config"))
+    mechanism = str(given.get("sasl.mechanism") or given.get("sasl.mechanisms") or "").upper()
+    properties: dict[str, Any] = client_properties(cluster)
+    asks = is_sasl and not has_user and mechanism != "OAUTHBEARER"
+    return Settings(
+        bootstrap=properties["bootstrap.servers"],
+        hosts=frozenset(),
+        tls=tls_of(properties) if str(properties.get("security.protocol", "")).upper().endswith("SSL") else None,
+        login=None if asks else own_login(properties),
+        mechanism=(mechanism or "SCRAM-SHA-256") if asks else None,
+        read_only=read_only,
+        is_https=is_https,
+        arguments=arguments_of(cluster),
+    )
+
+
+def arguments_of(cluster: Cluster) -> tuple[str, ...]:
+    """The options with which a printed command reaches the cluster; without properties, which may be secret."""
+    found: list[str] = []
+    if cluster.bootstrap != LOCAL:
+        found += ["--bootstrap", cluster.bootstrap]
+    if cluster.profile:
+        found += ["--profile", cluster.profile]
+    if cluster.command_config:
+        found += ["--command-config", str(cluster.command_config)]
+    return tuple(found)

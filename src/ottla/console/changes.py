@@ -1,0 +1,123 @@
+"""Serves a change: its form, its preview with counts, the confirmation, and the audit line.
+
+    GET form -> POST step=preview -> preview -> POST step=apply, with the name typed -> the change -> the next page
+
+A change without fields begins with its preview.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ottla.client.errors import ClientError
+from ottla.console.page import Change, Context, Done, Field, InputError, Preview
+from ottla.console.rendering import plain
+from ottla.console.sessions import Session
+from ottla.escaping import visible
+
+AUDIT: Final = logging.getLogger("ottla.console.audit")
+ASKED: Final = "asked"
+"""The hidden field that carries the form through the preview: JSON, which survives what browsers do to line ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeView:
+    """A step of a change. `preview` is None while the form is shown."""
+
+    title: str
+    command: str
+    fields: tuple[Field, ...] = ()
+    preview: Preview | None = None
+    asked: str = "{}"
+    digest: str = ""
+    error: str = ""
+    is_destructive: bool = True
+
+
+def given_in(form: Mapping[str, str]) -> dict[str, str]:
+    """The values of the change's own fields. Raises InputError."""
+    if ASKED not in form:
+        return {name: value for name, value in form.items() if name not in ("step", "typed", "digest")}
+    try:
+        given = json.loads(form[ASKED])
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
+        raise InputError("This form cannot be read.")
+    return given
+
+
+def shown(change: Change, context: Context) -> ChangeView:
+    """The first step: the form, or the preview of a change that has none."""
+    fields = tuple(change.fields(context))
+    if fields:
+        return ChangeView(title=change.title, command="", fields=fields, is_destructive=change.is_destructive)
+    return previewed(change, context)
+
+
+def previewed(change: Change, context: Context, error: str = "") -> ChangeView:
+    """The step before the change. A value that cannot be used shows the form again."""
+    given = given_in(context.form)
+    context = replace(context, form=given)
+    fields = tuple(replace(each, value=given.get(each.name, each.value)) for each in change.fields(context))
+    view = ChangeView(title=change.title, command="", fields=fields, is_destructive=change.is_destructive)
+    try:
+        preview = change.preview(context)
+    except InputError as wrong:
+        return replace(view, error=str(wrong))
+    asked = json.dumps(given)
+    return replace(
+        view, preview=preview, command=preview.command, asked=asked, digest=digest_of(preview, asked), error=error
+    )
+
+
+def digest_of(preview: Preview, asked: str) -> str:
+    """Changes if what the user has seen is no longer so."""
+    return hashlib.sha256(
+        f"{preview.subject}\0{preview.facts!r}\0{asked}".encode("utf-8", "backslashreplace")
+    ).hexdigest()
+
+
+def refusal(change: Change, context: Context) -> ChangeView | None:
+    """The step to show again, with its error, if the confirmation is wrong; None if the change may be applied."""
+    view = previewed(change, context)
+    if view.preview is None:
+        return view
+    if context.form.get("digest") != view.digest:
+        return replace(view, error="The cluster has changed since the preview. Check it again.")
+    if change.is_destructive and context.form.get("typed", "").strip() != visible(view.preview.subject).strip():
+        return replace(view, error=f"Type the name to confirm: {view.preview.subject}")
+    return None
+
+
+def applied(change: Change, context: Context) -> Done:
+    """Apply the change. Raises ClientError and InputError."""
+    return change.apply(replace(context, form=given_in(context.form)))
+
+
+def audit(session: Session, change: str, query: Mapping[str, str], outcome: str, details: object = None) -> None:
+    """Write one line, JSON, for a change that was applied or that failed."""
+    AUDIT.info(
+        json.dumps(
+            {
+                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "user": session.user or "",
+                "change": change,
+                "subject": dict(query),
+                "outcome": outcome,
+                "details": plain(details),
+            }
+        )
+    )
+
+
+def sentence_of(failure: Exception) -> str:
+    """A sentence for people about a failure that pages expect."""
+    text = str(failure) or type(failure).__name__
+    return text if isinstance(failure, (ClientError, InputError)) else f"{type(failure).__name__}: {text}"

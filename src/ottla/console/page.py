@@ -1,0 +1,198 @@
+"""Defines what a page is: a function from a context to a view, its slow parts, and the changes that it offers.
+
+A view is a frozen dataclass. Its template shows it as HTML, and `path.json` as JSON, so both always agree. Functions of
+pages run on a thread, where they may block.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from ottla.client.client import Client
+from ottla.console.access import Lease
+from ottla.console.sessions import Session
+from ottla.console.settings import Settings
+from ottla.escaping import visible
+
+ROWS: Final = 50
+"""Rows of one page of a list."""
+
+
+class MissingError(Exception):
+    """What the address names does not exist; the text is one sentence."""
+
+
+class InputError(Exception):
+    """The address or the form holds a value that cannot be used; the text is one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a page shows. `command` is the `ottla` command that shows the same."""
+
+    title: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the function of a page gets: the query of the address, the form of a POST, and a client of the cluster."""
+
+    settings: Settings
+    session: Session
+    lease: Lease
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    form: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def client(self) -> Client:
+        return self.lease.client
+
+    @property
+    def now_ms(self) -> int:
+        return int(time.time() * 1000)
+
+    def need(self, name: str) -> str:
+        """A value of the address. Raises InputError without it."""
+        value = self.query.get(name)
+        if value is None:
+            raise InputError(f"The address lacks {name}=...")
+        return value
+
+    def number(self, name: str, default: int, least: int = 0, most: int = 1 << 62) -> int:
+        """A number of the address. Raises InputError for another text."""
+        text = self.query.get(name) or str(default)
+        if not text.isascii() or not text.removeprefix("-").isdigit() or len(text) > 20:
+            raise InputError(f"{name} must be a number, not {visible(text)[:40]!r}.")
+        return max(least, min(int(text), most))
+
+    def command(self, *words: str) -> str:
+        """A command line that reaches this cluster: "ottla topics list --bootstrap ..."."""
+        return shlex.join(("ottla", *words, *self.settings.arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """Which rows of a list a page shows. `total` counts those that match the search."""
+
+    page: int
+    pages: int
+    total: int
+    first: int
+
+
+def paged(names: list[Any], page: int) -> tuple[Paged, list[Any]]:
+    """The rows of a page, counted from 1, and where they are in the list."""
+    pages = max(1, -(-len(names) // ROWS))
+    page = max(1, min(page, pages))
+    first = (page - 1) * ROWS
+    return Paged(page, pages, len(names), first), names[first : first + ROWS]
+
+
+# ---- changes -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a form. `kind`: text, number, password, textarea, checkbox, or select with `options`."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    value: str = ""
+    options: tuple[str, ...] = ()
+    hint: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a change will do, before it is done.
+
+    `subject` is the name that the user types to confirm. `sentences` say what happens, with counts; `warnings` what it
+    costs. `columns` and `rows` are a table of before and after. If `facts` differ when the change is confirmed, the
+    preview is shown again.
+    """
+
+    subject: str
+    sentences: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[object, ...], ...] = ()
+    facts: object = None
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A change that was applied: what to say, where to go, and the details for the audit line."""
+
+    sentence: str
+    next: str
+    details: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that a page can change: a form (perhaps empty), a preview with counts, then the change.
+
+    `preview` and `fields` may only read; `apply` gets a context that may change. With `is_destructive`, the user types
+    the name of the subject. The address is that of the page, a slash and `name`; the query names the subject. Previews
+    and changes raise InputError for values that cannot be used.
+    """
+
+    name: str
+    title: str
+    preview: Callable[[Context], Preview]
+    apply: Callable[[Context], Done]
+    fields: Callable[[Context], Iterable[Field]] = lambda _: ()
+    is_destructive: bool = True
+
+
+# ---- pages ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a page that is slow or may fail alone: it loads by itself, and its error stays in its place."""
+
+    name: str
+    title: str
+    load: Callable[[Context], View]
+    refresh_s: int = 15
+    is_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Bytes that a page offers as a file: `load` returns the file's name and its content."""
+
+    name: str
+    load: Callable[[Context], tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page. `name` is that of its template, `path` its address. `label` and `key` (g, then the key) are for the
+    navigation; a page without a label is reached by links. `refresh_s`: 0 for a page that does not refresh itself."""
+
+    name: str
+    path: str
+    load: Callable[[Context], View]
+    label: str = ""
+    key: str = ""
+    refresh_s: int = 5
+    parts: tuple[Part, ...] = ()
+    changes: tuple[Change, ...] = ()
+    downloads: tuple[Download, ...] = ()
+
+
+def url(path: str, **query: object) -> str:
+    """An address within the console; values of any characters, None left out."""
+    given = {name: str(value) for name, value in query.items() if value is not None and value != ""}
+    return f"{path}?{urlencode(given, errors='surrogatepass')}" if given else path

@@ -1,0 +1,160 @@
+"""Reads facts of the cluster for pages: topics, positions, sizes, configs, with a bounded number of requests.
+
+What one node does not answer is missing from the result, and `unseen` gets a sentence. Nothing here creates a topic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ottla.client.client import EARLIEST, LATEST, TopicPartition
+from ottla.client.errors import ClientError, check
+from ottla.console.page import Context, MissingError
+from ottla.escaping import visible
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+KEPT_S: Final = 2.0
+"""Seconds for which a session's list of all topics is used again: the parts of one page ask once."""
+READ_COMMITTED: Final = 1
+TOPIC, BROKER, GROUP = 2, 4, 32
+"""Resource types of DescribeConfigs."""
+SOURCES: Final = {
+    1: "this topic",
+    2: "this node, changed while running",
+    3: "the cluster's default, changed while running",
+    4: "the node's file",
+    5: "default",
+    8: "this group",
+}
+"""Who set a config, by ConfigSource."""
+DEFAULT: Final = 5
+
+
+def metadata_of_all(context: Context) -> Any:
+    """The metadata of every topic, at most two seconds old."""
+    kept = context.session.memory.get("metadata")
+    if kept is not None and time.monotonic() - kept[0] < KEPT_S:
+        return kept[1]
+    context.client.forget_topics()
+    answer = context.client.metadata(None)
+    context.session.memory["metadata"] = time.monotonic(), answer
+    return answer
+
+
+def topic_of(context: Context, name: str) -> Any:
+    """The metadata of one topic. Raises MissingError, and BrokerError if the user may not see it."""
+    (topic,) = context.client.metadata([name]).topics
+    if topic.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
+        raise MissingError(f"There is no topic {visible(name)}.")
+    check(topic.error_code, f"topic {visible(name)}")
+    return topic
+
+
+def leaders_of(topics: Iterable[Any]) -> dict[TopicPartition, int]:
+    """The leader of each partition of some topics of a metadata answer, -1 where there is none."""
+    return {(topic.name, part.partition_index): part.leader_id for topic in topics for part in topic.partitions}
+
+
+def offsets(
+    context: Context,
+    leaders: Mapping[TopicPartition, int],
+    time_ms: int = LATEST,
+    *,
+    isolation: int = 0,
+    unseen: list[str] | None = None,
+) -> dict[TopicPartition, int]:
+    """Offsets of partitions at a time, EARLIEST or LATEST: one request to each leader."""
+    by_node: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
+    for (topic, index), node_id in leaders.items():
+        if node_id >= 0:
+            rows = by_node.setdefault(node_id, {}).setdefault(topic, [])
+            rows.append(ListOffsetsPartition(index, timestamp=time_ms))
+    found: dict[TopicPartition, int] = {}
+    for node_id, topics in by_node.items():
+        request = ListOffsetsRequest(
+            -1, isolation, [ListOffsetsTopic(name, rows) for name, rows in topics.items()], 10_000
+        )
+        try:
+            answer = context.client.broker(node_id).send(request)
+        except ClientError as failure:
+            _note(unseen, f"Offsets on node {node_id}: {failure}")
+            continue
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if not part.error_code:
+                    found[topic.name, part.partition_index] = part.offset
+    return found
+
+
+def sizes(
+    context: Context, leaders: Mapping[TopicPartition, int], *, unseen: list[str] | None = None
+) -> dict[TopicPartition, int]:
+    """Bytes of partitions on their leaders' disks: one request to each leader."""
+    by_node: dict[int, dict[str, list[int]]] = {}
+    for (topic, index), node_id in leaders.items():
+        if node_id >= 0:
+            by_node.setdefault(node_id, {}).setdefault(topic, []).append(index)
+    found: dict[TopicPartition, int] = {}
+    for node_id, topics in by_node.items():
+        rows = [DescribableLogDirTopic(name, indexes) for name, indexes in topics.items()]
+        try:
+            answer = context.client.broker(node_id).send(DescribeLogDirsRequest(rows))
+            check(answer.error_code, "DescribeLogDirs")
+        except ClientError as failure:
+            _note(unseen, f"Sizes on node {node_id}: {failure}")
+            continue
+        for directory in answer.results:
+            for topic in directory.topics:
+                for part in topic.partitions:
+                    if not part.is_future_key:
+                        found[topic.name, part.partition_index] = part.partition_size
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A config of a resource, and who set it. `value` is None for a secret."""
+
+    name: str
+    value: str | None
+    source: str
+    is_default: bool
+    is_read_only: bool
+    documentation: str | None = None
+
+
+def configs(context: Context, kind: int, name: str) -> tuple[Config, ...]:
+    """The configs of a resource: those that differ from the default first. Raises BrokerError."""
+    asked = DescribeConfigsRequest([DescribeConfigsResource(kind, name, None)], False, True)
+    (result,) = context.client.send(asked).results
+    check(result.error_code, f"the configs of {visible(name)}", result.error_message)
+    found = [
+        Config(
+            each.name,
+            None if each.is_sensitive else each.value,
+            SOURCES.get(each.config_source, "unknown"),
+            each.config_source == DEFAULT,
+            each.read_only,
+            each.documentation or None,
+        )
+        for each in result.configs
+    ]
+    return tuple(sorted(found, key=lambda each: (each.is_default, each.source != SOURCES[1], each.name)))
+
+
+def extents(
+    context: Context, leaders: Mapping[TopicPartition, int], unseen: list[str] | None = None
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The first offsets and the ends of partitions."""
+    return offsets(context, leaders, EARLIEST, unseen=unseen), offsets(context, leaders, LATEST, unseen=unseen)
+
+
+def _note(unseen: list[str] | None, sentence: str) -> None:
+    if unseen is not None and sentence not in unseen:
+        unseen.append(sentence)

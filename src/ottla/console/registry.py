@@ -1,0 +1,15 @@
+"""Lists the pages. A new page is a module of `pages`, a template, and a line here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.console.page import Page
+from ottla.console.pages import overview, topic, topics
+
+PAGES: Final[tuple[Page, ...]] = (
+    overview.PAGE,
+    topics.PAGE,
+    topic.PAGE,
+)
+"""In the order of the navigation."""

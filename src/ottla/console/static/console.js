@@ -1,0 +1,82 @@
+"use strict";
+// Live parts ask again by themselves (htmx). This file pauses them, keeps the focus, and adds keyboard shortcuts.
+(() => {
+  const trouble = () => document.getElementById("trouble");
+  const pause = () => document.getElementById("pause");
+  let paused = false;
+  let going = false;
+
+  const isBusy = (target) => {
+    const active = document.activeElement;
+    const typing = active && target.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName);
+    const chosen = window.getSelection();
+    const selecting = chosen && !chosen.isCollapsed && target.contains(chosen.anchorNode);
+    const open = target.querySelector("details[open]");
+    return typing || selecting || open;
+  };
+
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const target = event.detail.target;
+    const first = target.querySelector(".loading");
+    if (!first && (paused || document.hidden || isBusy(target))) event.preventDefault();
+  });
+
+  const place = (element) => element && (element.id ? `#${CSS.escape(element.id)}` : element.getAttribute("href"));
+  let focused = null;
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const active = document.activeElement;
+    focused = event.detail.target.contains(active) ? place(active) : null;
+  });
+  document.addEventListener("htmx:afterSwap", (event) => {
+    trouble().hidden = true;
+    if (!focused) return;
+    const found = focused.startsWith("#")
+      ? document.querySelector(focused)
+      : [...event.detail.target.querySelectorAll("a")].find((each) => each.getAttribute("href") === focused);
+    if (found) found.focus({ preventScroll: true });
+  });
+  document.addEventListener("htmx:sendError", () => {
+    trouble().textContent = "The console does not answer. What you see may be old; it is asked again.";
+    trouble().hidden = false;
+  });
+
+  const toggle = () => {
+    paused = !paused;
+    pause().setAttribute("aria-pressed", String(paused));
+    pause().textContent = paused ? "Resume" : "Pause";
+  };
+
+  const move = (step) => {
+    const links = [...document.querySelectorAll("table.rows tbody a")];
+    if (!links.length) return;
+    const at = links.indexOf(document.activeElement);
+    links[Math.max(0, Math.min(links.length - 1, at + step))].focus();
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    if (going) {
+      going = false;
+      const links = [...document.querySelectorAll("header a[data-key]")];
+      const link = links.find((each) => each.dataset.key === event.key);
+      if (link) link.click();
+      return;
+    }
+    if (event.key === "/") {
+      event.preventDefault();
+      document.getElementById("search").focus();
+    } else if (event.key === "g") going = true;
+    else if (event.key === "j") move(1);
+    else if (event.key === "k") move(-1);
+    else if (event.key === "p" && !pause().hidden) toggle();
+  });
+
+  if (document.querySelector("[hx-trigger]")) {
+    pause().hidden = false;
+    pause().addEventListener("click", toggle);
+  }
+})();

@@ -1,0 +1,111 @@
+"""The console in a real browser: pages as text, accessibility, keyboard, dark mode, a phone, live parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from ottla.testing import EmbeddedBroker
+from tests.harness.console.browser import Opened
+from tests.harness.console.browser import opened as open_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+GOLDEN = Path(__file__).parent / "golden"
+PAGES = {
+    "overview": "/overview",
+    "topics": "/topics",
+    "topic": "/topic?name=clicks",
+    "topics-create": "/topics/create",
+    "topic-delete": "/topic/delete?name=clicks",
+}
+VARIES = [
+    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
+    (re.compile(r"(?<=Topic id )[\w-]{22}|(?<=code: )[\w-]{22}\b"), "ID"),
+    (re.compile(r"\d+(\.\d+)? (B|kB|MB|GB|TB)\b"), "SIZE"),
+    (re.compile(r"/\S*/ottla-\w+"), "DIRECTORY"),
+    (re.compile(r"used \d+ %"), "used N %"),
+    (re.compile(r"Ottla \d\S+,"), "Ottla VERSION,"),
+]
+
+
+@pytest.fixture(scope="module")
+def console_broker() -> Iterator[EmbeddedBroker]:
+    """A broker whose contents are those of the golden pages."""
+    with EmbeddedBroker() as broker:
+        broker.create_topic("clicks", partitions=3, configs={"retention.ms": 3_600_000})
+        yield broker
+
+
+def text_of(opened: Opened, selector: str = "main") -> str:
+    """The page as a screen reader sees it, without what differs between runs."""
+    text = opened.page.locator(selector).aria_snapshot()
+    for pattern, instead in VARIES:
+        text = pattern.sub(instead, text)
+    return text + "\n"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_as_recorded_and_accessible(opened: Opened, name: str, update: bool) -> None:
+    opened.go(PAGES[name])
+    expect(opened.page.get_by_role("heading", level=1)).to_be_visible()
+    assert opened.accessibility() == []
+    golden, text = GOLDEN / f"{name}.yaml", text_of(opened)
+    if update:
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text(), "./test --update tests/console/test_browser.py writes it anew"
+
+
+def test_pages_are_reached_by_keyboard(opened: Opened) -> None:
+    opened.go("/overview")
+    opened.page.keyboard.press("Tab")
+    expect(opened.page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    opened.page.keyboard.press("g")
+    opened.page.keyboard.press("t")
+    expect(opened.page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+    opened.page.keyboard.press("/")
+    opened.page.keyboard.type("cli")
+    opened.page.keyboard.press("Enter")
+    expect(opened.page.get_by_role("link", name="clicks", exact=True)).to_be_visible()
+    opened.page.keyboard.press("j")
+    opened.page.keyboard.press("Enter")
+    expect(opened.page.get_by_role("heading", name="Topic clicks", level=1)).to_be_visible()
+
+
+def test_a_live_page_asks_again_until_it_is_paused(opened: Opened, console_broker: EmbeddedBroker) -> None:
+    opened.go("/topic?name=clicks")
+    asked: list[str] = []
+    opened.page.on("request", lambda each: asked.append(each.url))
+    with opened.page.expect_response(lambda each: "/topic?" in each.url and "part" not in each.url):
+        pass
+    opened.page.keyboard.press("p")
+    expect(opened.page.get_by_role("button", name="Resume")).to_have_attribute("aria-pressed", "true")
+    assert all(each.startswith(opened.address.split("/?")[0]) for each in asked), "a request left the console"
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_a_phone_in_either_colour_scheme(browser: Browser, console_address: str, scheme: str) -> None:
+    with open_page(browser, console_address, color_scheme=scheme, viewport={"width": 360, "height": 720}) as found:
+        found.go("/topics")
+        assert found.accessibility() == []
+        wide = found.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 360, "the page scrolls sideways"
+        back = found.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert back == ("rgb(13, 17, 23)" if scheme == "dark" else "rgb(255, 255, 255)")
+        assert not found.errors
+
+
+def test_an_injected_script_is_blocked(browser: Browser, console_address: str) -> None:
+    """So the absence of errors in the other tests means something."""
+    with open_page(browser, console_address) as found:
+        found.go("/topics")
+        script = "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title = 1\">')"
+        found.page.evaluate(script)
+        found.page.evaluate("() => new Promise(done => setTimeout(done))")
+        expect(found.page).not_to_have_title("1")
+        assert any("Content Security Policy" in each for each in found.errors)

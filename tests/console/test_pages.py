@@ -1,0 +1,115 @@
+"""Pages show what the cluster reports, as HTML and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ottla.client import Client
+from ottla.console.page import ROWS, paged
+from ottla.console.pages.overview import overview_of
+from ottla.console.pages.topics import matching
+from ottla.protocol.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.testing import EmbeddedBroker
+from tests.harness.console.over_http import User
+
+
+def partition(index: int, leader: int, replicas: list[int], isr: list[int]) -> MetadataResponsePartition:
+    return MetadataResponsePartition(partition_index=index, leader_id=leader, replica_nodes=replicas, isr_nodes=isr)
+
+
+def topic(name: str, *partitions: MetadataResponsePartition, internal: bool = False) -> MetadataResponseTopic:
+    return MetadataResponseTopic(name=name, is_internal=internal, partitions=list(partitions))
+
+
+def cluster(*topics: MetadataResponseTopic) -> Any:
+    brokers = [MetadataResponseBroker(node_id, "localhost", 9090 + node_id, None) for node_id in (2, 1)]
+    return MetadataResponse(brokers=brokers, cluster_id="c", controller_id=2, topics=list(topics))
+
+
+def test_the_overview_counts_what_is_behind_and_what_has_no_leader() -> None:
+    view = overview_of(
+        cluster(
+            topic("a", partition(0, 1, [1, 2], [1]), partition(1, -1, [2], [])),
+            topic("__b", partition(0, 2, [2, 1], [2, 1]), internal=True),
+        ),
+        "command",
+    )
+    assert (view.topics, view.internal_topics, view.partitions) == (1, 1, 3)
+    assert (view.under_replicated, view.without_leader) == (2, 1)
+    assert [(each.id, each.is_controller, each.leads, each.hosts, each.behind) for each in view.nodes] == [
+        (1, False, 1, 2, 0),
+        (2, True, 1, 3, 2),
+    ]
+
+
+def test_topics_are_found_by_a_part_of_their_name() -> None:
+    topics = [
+        topic("Orders", partition(0, 1, [1], [1])),
+        topic("clicks", partition(0, -1, [1], [])),
+        topic("__offsets", internal=True),
+    ]
+    assert [each.name for each in matching(topics, "")] == ["Orders", "clicks"]
+    assert [each.name for each in matching(topics, "ORD")] == ["Orders"]
+    assert [each.name for each in matching(topics, "", internal=True, unhealthy=True)] == ["clicks"]
+
+
+def test_lists_are_paged() -> None:
+    names = list(range(2 * ROWS + 1))
+    where, rows = paged(names, 3)
+    assert (where.pages, where.total, rows) == (3, len(names), [2 * ROWS])
+    assert paged(names, 99)[0].page == 3
+    assert paged([], 0)[0] == replace(where, page=1, pages=1, total=0, first=0)
+
+
+def test_the_overview_shows_the_node_and_the_command(visitor: User, console_broker: EmbeddedBroker) -> None:
+    text = visitor.get("/overview")
+    assert f"127.0.0.1:{console_broker.port}" in text
+    assert "ottla cluster describe" in text
+    assert visitor.json("/overview")["nodes"][0]["is_controller"]
+
+
+def test_the_doctor_and_the_disks_are_parts_of_the_overview(visitor: User) -> None:
+    findings = visitor.json("/overview/part/findings")
+    assert findings["took_s"] > 0
+    assert not findings["is_waiting"]
+    (disk,) = visitor.json("/overview/part/disks")["disks"]
+    assert disk["total"] > disk["usable"] > 0
+    assert "<svg" in visitor.get("/overview/part/disks")
+
+
+def test_a_topic_shows_its_partitions_and_its_own_configs_first(visitor: User) -> None:
+    view = visitor.json("/topic", name="clicks")
+    assert [each["index"] for each in view["partitions"]] == [0, 1, 2]
+    assert (view["records"], view["partitions"][0]["end"], view["partitions"][0]["held"]) == (0, 0, 0)
+    configs = visitor.json("/topic/part/configs", name="clicks")
+    assert configs["differing"][0]["name"] == "retention.ms"
+    assert configs["differing"][0]["source"] == "this topic"
+    assert "retention.ms" in visitor.get("/topic/part/configs", name="clicks")
+
+
+def test_a_topic_that_does_not_exist_is_not_created(visitor: User, console_broker: EmbeddedBroker) -> None:
+    assert "There is no topic nowhere." in visitor.get("/topic", 404, name="nowhere")
+    assert visitor.json("/topic", 404, name="nowhere")["error"] == "There is no topic nowhere."
+    with Client(console_broker.bootstrap_servers) as client:
+        assert "nowhere" not in [each.name for each in client.topics()]
+
+
+def test_a_cluster_that_is_gone_is_said_in_the_place_of_the_page() -> None:
+    from tests.harness.console.over_http import user
+
+    with user("127.0.0.1:1", deadline_s=5.0) as found:
+        assert "No broker can be reached" in found.get("/overview", 502)
+
+
+def test_names_from_an_address_are_text(visitor: User) -> None:
+    text = visitor.get("/topics", q='"><script>alert(1)</script>')
+    assert "<script>alert" not in text
+    assert "No topic matches." in text
+    assert "must be a number" in visitor.get("/topics", 400, page="one")
+    assert "There is no such page." in visitor.get("/no/such", 404)
