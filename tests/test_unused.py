@@ -65,6 +65,7 @@ FROM_OUTSIDE = {
     "ottla/spark/codec/native.py": ("linkage", "llvmlite"),
     "ottla/spark/format.py": ("stream(Reader|Writer)", "Spark's DataSource"),
     "ottla/cli/[cl]*.py": ("check_hostname verify_mode", "ssl"),
+    "ottla/console/serving.py": ("minimum_version", "ssl"),
     "ottla/server/tls_settings.py": ("check_hostname (minimum|maximum)_version", "ssl"),
     "ottla/spark/platform/client_properties.py": ("check_hostname", "ssl"),
     "ottla/spark/reader/source.py": (
@@ -172,10 +173,19 @@ def names_at_the_top(tree: ast.Module) -> Iterator[str]:
 
 
 def is_used_from_outside(place: str, name: str) -> bool:
+    if place.startswith("ottla/console/") and name in names_in_templates():
+        return True
     return any(
         fnmatch(place, files) and any(re.fullmatch(each, name) for each in names.split())
         for files, (names, _) in FROM_OUTSIDE.items()
     )
+
+
+@cache
+def names_in_templates() -> frozenset[str]:
+    """The attributes that the console's templates read."""
+    templates = (SOURCE / "ottla" / "console" / "templates").glob("*.html")
+    return frozenset(name for path in templates for name in re.findall(r"\.(\w+)", text_of(path)))
 
 
 def fitting(files: str) -> Iterator[str]:

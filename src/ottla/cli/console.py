@@ -68,7 +68,7 @@ def console(
         from ottla.console import serving
     except ModuleNotFoundError as missing:
         raise CommandError(
-            f"The console needs the extra `console` ({missing.name} is missing): pip install 'ottla[console]'."
+            f"The console needs the extra `console`: {missing.name} is missing. In a clone: pip install '.[console]'."
         ) from None
     if tls_key is not None and tls_cert is None:
         raise UsageError("--tls-key needs --tls-cert.")

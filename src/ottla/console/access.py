@@ -70,7 +70,7 @@ class ReadOnlyError(ClientError):
 
 @dataclass(slots=True)
 class Limits:
-    """What the connections of one client may do now: until when, and whether they may change the cluster."""
+    """Limits of one client's connections: a deadline, and whether they may change the cluster."""
 
     until: float = 0.0
     may_change: bool = False

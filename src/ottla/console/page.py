@@ -24,7 +24,7 @@ ROWS: Final = 50
 
 
 class MissingError(Exception):
-    """What the address names does not exist; the text is one sentence."""
+    """The address names a thing that does not exist; the text is one sentence."""
 
 
 class InputError(Exception):
@@ -33,7 +33,7 @@ class InputError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a page shows. `command` is the `ottla` command that shows the same."""
+    """The facts on a page. `command` is the `ottla` command that shows the same."""
 
     title: str
     command: str
@@ -41,7 +41,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the function of a page gets: the query of the address, the form of a POST, and a client of the cluster."""
+    """The arguments of a page's function: the query of the address, the form of a POST, and a client of the cluster."""
 
     settings: Settings
     session: Session
@@ -112,7 +112,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a change will do, before it is done.
+    """The effects of a change, shown before the user confirms it.
 
     `subject` is the name that the user types to confirm. `sentences` say what happens, with counts; `warnings` what it
     costs. `columns` and `rows` are a table of before and after. If `facts` differ when the change is confirmed, the

@@ -1,6 +1,6 @@
 """Reads facts of the cluster for pages: topics, positions, sizes, configs, with a bounded number of requests.
 
-What one node does not answer is missing from the result, and `unseen` gets a sentence. Nothing here creates a topic.
+If a node does not answer, its facts are missing, and `unseen` gets a sentence. Nothing here creates a topic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SOURCES: Final = {
     5: "default",
     8: "this group",
 }
-"""Who set a config, by ConfigSource."""
+"""The origin of a config, by ConfigSource."""
 DEFAULT: Final = 5
 
 
@@ -119,7 +119,7 @@ def sizes(
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A config of a resource, and who set it. `value` is None for a secret."""
+    """A config of a resource, and its source. `value` is None for a secret."""
 
     name: str
     value: str | None

@@ -23,7 +23,7 @@ from ottla.escaping import visible, visible_lines
 
 HERE: Final = Path(__file__).parent
 UNKNOWN: Final = "?"
-"""What is shown for a number that the cluster does not report."""
+"""Stands for a number that the cluster does not report."""
 
 
 def shown(value: object) -> object:

@@ -95,7 +95,7 @@ def overview_of(answer: Any, command: str) -> Overview:
 
 @dataclass(frozen=True, slots=True)
 class FindingRow:
-    """A finding. `is_likely`: more evidence would make it certain."""
+    """A finding. `sure_with` is None for a certain one."""
 
     severity: str
     subject: str
@@ -118,7 +118,7 @@ class Findings(View):
 
 
 def load_findings(context: Context) -> Findings:
-    """What the doctor finds, between the last snapshot of this session and a new one."""
+    """The doctor's findings, between the last snapshot of this session and a new one."""
     command = context.command("doctor")
     partitions = sum(len(topic.partitions) for topic in metadata_of_all(context).topics)
     if partitions > AUTOMATIC_PARTITIONS_MAX and "run" not in context.query:

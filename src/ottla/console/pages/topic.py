@@ -138,7 +138,7 @@ def load_configs(context: Context) -> Configs:
 
 
 def delete_preview(context: Context) -> Preview:
-    """What would be lost with the topic."""
+    """Counts what the cluster would lose with the topic."""
     topic = topic_of(context, context.need("name"))
     leaders = leaders_of([topic])
     starts, ends = extents(context, leaders)

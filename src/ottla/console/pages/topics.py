@@ -133,7 +133,7 @@ def wanted_topic(context: Context) -> CreatableTopic:
 
 
 def create_preview(context: Context) -> Preview:
-    """What the topic will have."""
+    """Describes the new topic."""
     topic = wanted_topic(context)
     partitions = topic.num_partitions if topic.num_partitions > 0 else "the cluster's default number of"
     replicas = topic.replication_factor if topic.replication_factor > 0 else "the cluster's default number of"
