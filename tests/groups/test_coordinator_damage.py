@@ -5,11 +5,12 @@ from collections.abc import Callable
 import pytest
 from test_shard_host import commit, committed, error_of
 
-from ottla.broker.coordinators.shards import SKIP_DAMAGED, ShardHost, partition_of
+from ottla.broker.coordinators.shards import SKIP_DAMAGED, ShardHost
 from ottla.groups.shard import GroupShard
 from ottla.log.answers import Origin
 from ottla.log.replay import ReplacedError, Replay, UnreadableError
 from ottla.machine import Decision
+from ottla.protocol.coordinator_records import partition_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.records.batch import HEADER_BYTES, iter_batches, set_crc

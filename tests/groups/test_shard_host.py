@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.coordinators.shards import LOAD_SLICE_BYTES, partition_of
+from ottla.broker.coordinators.shards import LOAD_SLICE_BYTES
+from ottla.protocol.coordinator_records import partition_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest

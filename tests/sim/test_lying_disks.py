@@ -8,12 +8,11 @@ import random
 import pytest
 
 from ottla.broker.cluster.elections import awaits_logs
-from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.node import Node
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
 from ottla.metadata.nodes import NodeState
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, partition_of
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.replica.copy_status import ReplicaCopy
 from ottla.sim.clients.replicated import LogReader

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.coordinators.shards import partition_of
 from ottla.log.log import Log
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, partition_of
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.create_topics import (
     CreatableReplicaAssignment,

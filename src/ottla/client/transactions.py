@@ -89,11 +89,12 @@ def open_transactions(client: Client, topics: Iterable[str]) -> list[OpenTransac
         opened
         for name in topics
         for partition in range(len(client.topic(name).leaders))
-        for opened in _open_in(client, name, partition)
+        for opened in open_in(client, name, partition)
     ]
 
 
-def _open_in(client: Client, name: str, partition: int) -> list[OpenTransaction]:
+def open_in(client: Client, name: str, partition: int) -> list[OpenTransaction]:
+    """The open transactions in one partition. Raises ClientError."""
     request = DescribeProducersRequest([TopicRequest(name, [partition])])
 
     def ask() -> Any:
@@ -143,7 +144,7 @@ def held_back(client: Client, places: Iterable[TopicPartition]) -> list[HeldBack
     found: list[HeldBack] = []
     for (topic, partition), at in stable.items():
         if at < ends[topic, partition]:
-            first = min(_open_in(client, topic, partition), key=lambda each: each.start_offset, default=None)
+            first = min(open_in(client, topic, partition), key=lambda each: each.start_offset, default=None)
             found.append(
                 HeldBack(topic, partition, at, ends[topic, partition], None if first is None else first.producer_id)
             )

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.console.page import Page
-from ottla.console.pages import overview, topic, topics
+from ottla.console.pages import group, groups, overview, topic, topics, transaction, transactions
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE,
     topics.PAGE,
     topic.PAGE,
+    groups.PAGE,
+    group.PAGE,
+    transactions.PAGE,
+    transaction.PAGE,
 )
 """In the order of the navigation."""

@@ -6,7 +6,8 @@ coordinator has to be looked up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.connection import Connection
@@ -31,24 +32,42 @@ OFFSETS_BY_NAME: Final = 9
 """The last version of OffsetFetch that names topics, not their ids."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A group in the list of the broker that coordinates it. `type` is in lower case, `state` is Kafka's word."""
+
+    name: str
+    type: str
+    state: str
+
+
 def groups_on(connection: Connection) -> list[Group]:
     """The groups that this broker coordinates. Raises ClientError."""
-    listed = connection.send(ListGroupsRequest())
-    check(listed.error_code, "the list of groups")
-    types = {each.group_id: each.group_type.lower() or CLASSIC for each in listed.groups}
-    states = {each.group_id: each.group_state for each in listed.groups}
-    members, described_states = _members(connection, types)
+    return described_on(connection, listed_on(connection))
+
+
+def listed_on(connection: Connection) -> list[Listed]:
+    """The names of the groups that this broker coordinates. Raises ClientError."""
+    answer = connection.send(ListGroupsRequest())
+    check(answer.error_code, "the list of groups")
+    return [Listed(each.group_id, each.group_type.lower() or CLASSIC, each.group_state) for each in answer.groups]
+
+
+def described_on(connection: Connection, listed: Sequence[Listed]) -> list[Group]:
+    """Members and positions of some of the groups that this broker coordinates. Raises ClientError."""
+    types = {each.name: each.type for each in listed}
+    members, states = _members(connection, types)
     committed = _committed(connection, [name for name, type in types.items() if type in (CLASSIC, CONSUMER)])
     committed |= _share_offsets(connection, [name for name, type in types.items() if type == SHARE])
     return [
         Group(
-            name,
-            type,
-            described_states.get(name) or states[name],
-            tuple(members.get(name, ())),
-            committed.get(name, {}),
+            each.name,
+            each.type,
+            states.get(each.name) or each.state,
+            tuple(members.get(each.name, ())),
+            committed.get(each.name, {}),
         )
-        for name, type in types.items()
+        for each in listed
     ]
 
 

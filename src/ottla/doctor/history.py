@@ -25,7 +25,7 @@ from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import decode_records
 
 KEPT: Final = 10
-"""Commits of a partition, and generations of a group, that are kept: the newest."""
+"""Commits of a partition, and generations of a group, that the doctor needs: the newest."""
 PART_BYTES: Final = 1 << 18
 ROUND_BYTES: Final = 8 << 20
 ROUNDS_MAX: Final = 8
@@ -33,9 +33,13 @@ ROUNDS_MAX: Final = 8
 
 
 class History:
-    """Commits by group and partition, and generations by group, oldest first. `is_whole`: nothing was left out."""
+    """Commits by group and partition, and generations by group, oldest first: the newest `kept` of each.
 
-    def __init__(self) -> None:
+    `is_whole`: nothing else was left out.
+    """
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
         self.commits: dict[tuple[str, TopicPartition], list[Commit]] = {}
         self.generations: dict[str, list[Generation]] = {}
         self.is_whole = True
@@ -90,14 +94,13 @@ class History:
             return
         if isinstance(name, OffsetCommitKey):
             where = name.group, (name.topic, name.partition)
-            _keep(self.commits.setdefault(where, []), Commit(said.offset, said.commit_timestamp))
+            self._keep(self.commits.setdefault(where, []), Commit(said.offset, said.commit_timestamp))
         elif isinstance(name, GroupMetadataKey):
-            _keep(self.generations.setdefault(name.group, []), _generation(said, at_ms))
+            self._keep(self.generations.setdefault(name.group, []), _generation(said, at_ms))
 
-
-def _keep(rows: list[Any], row: Any) -> None:
-    rows.append(row)
-    del rows[:-KEPT]
+    def _keep(self, rows: list[Any], row: Any) -> None:
+        rows.append(row)
+        del rows[: -self._kept]
 
 
 def _generation(said: Any, at_ms: int) -> Generation:

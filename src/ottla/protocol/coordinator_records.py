@@ -8,6 +8,7 @@ Source: CoordinatorRecordSerde.java, CoordinatorRecordType.java of the group, tr
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
 from struct import Struct as Format
 from typing import Any, TypeVar
@@ -95,3 +96,18 @@ def decode_record(topic: str, key: Buffer, value: Buffer | None) -> tuple[Any, A
     key_class, value_class = record_classes(topic, type_of(key))
     decoded_key = decode_key(key_class, key)
     return decoded_key, None if value is None else decode_value(value_class, value)
+
+
+@lru_cache(maxsize=4096)  # a hash costs as much as an append to a log, and the same few ids recur
+def partition_of(key: str, partitions: int) -> int:
+    """The partition of a coordinator's topic that holds the records of this group or id.
+
+    The absolute of Java's String.hashCode (UTF-16 units, 32 bits; its minimum counts as 0) modulo the partitions.
+    """
+    code = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for i in range(0, len(units), 2):
+        code = (31 * code + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    if code >= 1 << 31:
+        code = ((1 << 32) - code) & 0x7FFFFFFF
+    return code % partitions

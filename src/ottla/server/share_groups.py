@@ -86,7 +86,7 @@ def _coordinated_here(node: Node, now: Millis, group_id: str | None) -> dict[str
 
 def _unknown_here(node: Node, now: Millis, group_id: str) -> GroupFigures:
     """A group whose records this node delivers, and which no coordinator on this node knows."""
-    from ottla.broker.coordinators.shards import partition_of  # loaded already, as the node delivers records
+    from ottla.protocol.coordinator_records import partition_of  # loaded already, as the node delivers records
 
     topic = node.image.topics.get(CONSUMER_OFFSETS_TOPIC)
     if topic is None:

@@ -17,14 +17,18 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.cluster.members import NOBODY, Member
-from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.effects import Parked
 from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, Work, in_pieces
 from ottla.metadata.store import StoreError
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from ottla.protocol.coordinator_records import (
+    CONSUMER_OFFSETS_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    partition_of,
+)
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 

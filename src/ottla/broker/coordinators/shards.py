@@ -23,7 +23,6 @@ Sources: Kafka's CoordinatorRuntime.java, GroupCoordinatorService.java (error co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from ottla.broker.cluster.metadata import Metadata
@@ -55,7 +54,7 @@ from ottla.machine import (
     Ticket,
     WallClock,
 )
-from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC, partition_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import BatchHeader, peek
 from ottla.protocol.records.control import EndTransactionMarker, decode_marker
@@ -769,18 +768,6 @@ class ShardHost:
             assert at is not None, f"{hosted.partition.name} has no timer"
             latest = max(due, self._suspended_at) + SUSPENDED_MS
             assert at <= latest, f"{hosted.partition.name} is due at {due}, its timer at {at}"
-
-
-@lru_cache(maxsize=4096)  # a hash costs as much as an append to a log, and the same few ids recur
-def partition_of(key: str, partitions: int) -> int:
-    """The absolute of Java's String.hashCode (UTF-16 units, 32 bits; its minimum counts as 0) modulo the partitions."""
-    code = 0
-    units = key.encode("utf-16-be", "surrogatepass")
-    for i in range(0, len(units), 2):
-        code = (31 * code + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
-    if code >= 1 << 31:
-        code = ((1 << 32) - code) & 0x7FFFFFFF
-    return code % partitions
 
 
 def _applied(header: BatchHeader, records: list[Record]) -> AppliedBatch:

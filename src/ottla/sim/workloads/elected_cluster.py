@@ -15,13 +15,12 @@ from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.config.values import BrokerSettings
-from ottla.broker.coordinators.shards import partition_of
 from ottla.broker.node import Node
 from ottla.broker.requests import RequestRefusedError
 from ottla.machine import Millis, WallClock
 from ottla.metadata.image import MetadataImage, changed, delta_since
 from ottla.metadata.nodes import NodeState
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, partition_of
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest

@@ -10,10 +10,9 @@ that to `__transaction_state` and killed the nodes.
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.broker.coordinators.shards import partition_of
 from ottla.machine import WallMillis
 from ottla.protocol.apis import ApiKey
-from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
+from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC, partition_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -1,0 +1,60 @@
+"""Finds the groups of a cluster with their coordinators, members and positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ottla.client.client import TopicPartition
+from ottla.client.errors import ClientError
+from ottla.console.page import Context, MissingError
+from ottla.console.reading import leaders_of, offsets
+from ottla.doctor.groups import Listed, described_on, listed_on
+from ottla.doctor.snapshot import Group
+from ottla.escaping import visible
+
+
+def coordinated(context: Context, unseen: list[str]) -> dict[Listed, int]:
+    """Every group of the cluster, and the node that coordinates it: one request to each node."""
+    found: dict[Listed, int] = {}
+    context.client.metadata([])
+    for node_id in context.client.broker_ids():
+        try:
+            found |= dict.fromkeys(listed_on(context.client.broker(node_id)), node_id)
+        except ClientError as failure:
+            unseen.append(f"Groups of node {node_id}: {failure}")
+    return found
+
+
+def described(context: Context, listed: Mapping[Listed, int], unseen: list[str]) -> list[Group]:
+    """Members and positions of groups, by name: a few requests to each of their coordinators."""
+    by_node: dict[int, list[Listed]] = {}
+    for each, node_id in listed.items():
+        by_node.setdefault(node_id, []).append(each)
+    found: list[Group] = []
+    for node_id, rows in by_node.items():
+        try:
+            found += described_on(context.client.broker(node_id), rows)
+        except ClientError as failure:
+            unseen.append(f"Groups of node {node_id}: {failure}")
+    return sorted(found, key=lambda each: each.name)
+
+
+def ends_of(context: Context, places: Iterable[TopicPartition], unseen: list[str]) -> dict[TopicPartition, int]:
+    """The log ends of partitions; one that does not exist any more is missing."""
+    wanted = set(places)
+    if not wanted:
+        return {}
+    topics = context.client.metadata(sorted({topic for topic, _ in wanted})).topics
+    leaders = {place: leader for place, leader in leaders_of(topics).items() if place in wanted}
+    return offsets(context, leaders, unseen=unseen)
+
+
+def group_of(context: Context, name: str) -> tuple[Group, int | None]:
+    """The group, and the id of its coordinator if the metadata has it. Raises MissingError."""
+    coordinator = context.client.coordinator(name)
+    listed = [each for each in listed_on(coordinator) if each.name == name]
+    if not listed:
+        raise MissingError(f"There is no group {visible(name)}.")
+    (group,) = described_on(coordinator, listed)
+    addresses = {f"{each.host}:{each.port}": each.node_id for each in context.client.metadata([]).brokers}
+    return group, addresses.get(coordinator.address)

@@ -1,0 +1,139 @@
+"""Shows the last hour of a group from the topic in which coordinators keep their state: lag over time, rebalances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.client.client import TopicPartition
+from ottla.client.errors import check
+from ottla.console.group_reading import group_of
+from ottla.console.page import Context, View
+from ottla.console.reading import leaders_of, offsets
+from ottla.doctor.history import History, windows
+from ottla.doctor.snapshot import Commit, Generation, Group
+from ottla.doctor.words import names
+from ottla.escaping import visible
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, partition_of
+
+HOUR_MS: Final = 3_600_000
+STEPS: Final = 12
+KEPT: Final = 2_000
+"""Commits of a partition that are read: one every two seconds for an hour."""
+PARTITIONS_MAX: Final = 200
+"""The lag over time of more partitions is not computed: it takes a request per time and leader."""
+REBALANCES_MAX: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class LagAt:
+    """The group's lag at a time; None if its position then is unknown."""
+
+    at_ms: int
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """A generation of a classic group, and who came and went since the one before."""
+
+    at_ms: int
+    generation: int
+    members: int
+    came: str
+    went: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past(View):
+    """The last hour. `lags` are oldest first, `rebalances` newest first."""
+
+    lags: tuple[LagAt, ...]
+    why_no_lags: str
+    rebalances: tuple[Rebalance, ...]
+    knows_rebalances: bool
+    is_whole: bool
+
+
+def load(context: Context) -> Past:
+    """The last hour of the group that the address names."""
+    group, _ = group_of(context, context.need("name"))
+    now = context.now_ms
+    history = history_of(context, group.name, now - HOUR_MS)
+    lags, why = lags_of(context, group, history, now)
+    is_classic = group.type == "classic"
+    return Past(
+        title="The last hour",
+        command=context.command("doctor", "--past", "60"),
+        lags=lags,
+        why_no_lags=why,
+        rebalances=rebalances_of(history.generations.get(group.name, [])) if is_classic else (),
+        knows_rebalances=is_classic,
+        is_whole=history.is_whole,
+    )
+
+
+def history_of(context: Context, group: str, since_ms: int) -> History:
+    """What the group's coordinator has written since then. Raises BrokerError if the user may not read the topic."""
+    history = History(KEPT)
+    (topic,) = context.client.metadata([CONSUMER_OFFSETS_TOPIC]).topics
+    check(topic.error_code, CONSUMER_OFFSETS_TOPIC)
+    place = CONSUMER_OFFSETS_TOPIC, partition_of(group, len(topic.partitions))
+    leaders = {each: leader for each, leader in leaders_of([topic]).items() if each == place and leader >= 0}
+    since, ends = offsets(context, leaders, since_ms), offsets(context, leaders)
+    reached = {leader: context.client.broker(leader) for leader in leaders.values()}
+    history.read(context.client, reached, windows(since, ends, leaders))
+    return history
+
+
+def lags_of(context: Context, group: Group, history: History, now: int) -> tuple[tuple[LagAt, ...], str]:
+    """The lag at equal distances of time, or why it is not known."""
+    places = sorted(group.committed)
+    if not places:
+        return (), "The group has committed nothing."
+    if len(places) > PARTITIONS_MAX:
+        return (), f"The group reads more than {PARTITIONS_MAX} partitions."
+    leaders = leaders_of(context.client.metadata(sorted({topic for topic, _ in places})).topics)
+    leaders = {place: leader for place, leader in leaders.items() if place in group.committed}
+    last = offsets(context, leaders)
+    commits = {place: history.commits.get((group.name, place), []) for place in places}
+    found: list[LagAt] = []
+    for step in range(STEPS, 0, -1):
+        at = now - step * HOUR_MS // STEPS
+        ends = {place: end if end >= 0 else last.get(place, -1) for place, end in offsets(context, leaders, at).items()}
+        found.append(LagAt(at, lag_at(at, group, commits, ends)))
+    found.append(LagAt(now, lag_at(now, group, commits, last)))
+    return tuple(found), ""
+
+
+def lag_at(
+    at_ms: int,
+    group: Group,
+    commits: Mapping[TopicPartition, Sequence[Commit]],
+    ends: Mapping[TopicPartition, int],
+) -> int | None:
+    """The lag at a time, where `ends` are the log ends at that time; None if a position or an end is unknown."""
+    lag = 0
+    for place, known in group.committed.items():
+        before = [each.offset for each in commits[place] if each.at_ms <= at_ms]
+        position = before[-1] if before else None if commits[place] else known.offset
+        if position is None or place not in ends:
+            return None
+        lag += max(0, ends[place] - position)
+    return lag
+
+
+def rebalances_of(generations: Sequence[Generation]) -> tuple[Rebalance, ...]:
+    """The generations, newest first. A generation that was written again, with the same members, counts once."""
+    found: list[Rebalance] = []
+    before: Generation | None = None
+    for each in generations:
+        if before is not None and before.number == each.number and before.members == each.members:
+            continue
+        old = each.members if before is None else before.members
+        came = names(sorted(f"{visible(member.client_id)} {member.host}" for member in each.members - old))
+        went = names(sorted(f"{visible(member.client_id)} {member.host}" for member in old - each.members))
+        found.append(Rebalance(each.at_ms, each.number, len(each.members), came, went))
+        before = each
+    return tuple(reversed(found[-REBALANCES_MAX:]))
