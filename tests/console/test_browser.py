@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -12,10 +10,10 @@ from playwright.sync_api import Browser, expect
 from ottla.testing import EmbeddedBroker
 from tests.harness.console.browser import Opened
 from tests.harness.console.browser import opened as open_page
+from tests.harness.console.golden import check_golden
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
-GOLDEN = Path(__file__).parent / "golden"
 PAGES = {
     "overview": "/overview",
     "topics": "/topics",
@@ -23,14 +21,6 @@ PAGES = {
     "topics-create": "/topics/create",
     "topic-delete": "/topic/delete?name=clicks",
 }
-VARIES = [
-    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
-    (re.compile(r"(?<=Topic id )[\w-]{22}|(?<=code: )[\w-]{22}\b"), "ID"),
-    (re.compile(r"\d+(\.\d+)? (B|kB|MB|GB|TB)\b"), "SIZE"),
-    (re.compile(r"/\S*/ottla-\w+"), "DIRECTORY"),
-    (re.compile(r"used \d+ %"), "used N %"),
-    (re.compile(r"Ottla \d\S+,"), "Ottla VERSION,"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -41,24 +31,12 @@ def console_broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def text_of(opened: Opened, selector: str = "main") -> str:
-    """The page as a screen reader sees it, without what differs between runs."""
-    text = opened.page.locator(selector).aria_snapshot()
-    for pattern, instead in VARIES:
-        text = pattern.sub(instead, text)
-    return text + "\n"
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_as_recorded_and_accessible(opened: Opened, name: str, update: bool) -> None:
     opened.go(PAGES[name])
     expect(opened.page.get_by_role("heading", level=1)).to_be_visible()
     assert opened.accessibility() == []
-    golden, text = GOLDEN / f"{name}.yaml", text_of(opened)
-    if update:
-        golden.parent.mkdir(exist_ok=True)
-        golden.write_text(text)
-    assert text == golden.read_text(), "./test --update tests/console/test_browser.py writes it anew"
+    check_golden(opened, name, update)
 
 
 def test_pages_are_reached_by_keyboard(opened: Opened) -> None:

@@ -49,12 +49,15 @@ def ends_of(context: Context, places: Iterable[TopicPartition], unseen: list[str
     return offsets(context, leaders, unseen=unseen)
 
 
-def group_of(context: Context, name: str) -> tuple[Group, int | None]:
-    """The group, and the id of its coordinator if the metadata has it. Raises MissingError."""
-    coordinator = context.client.coordinator(name)
-    listed = [each for each in listed_on(coordinator) if each.name == name]
-    if not listed:
-        raise MissingError(f"There is no group {visible(name)}.")
-    (group,) = described_on(coordinator, listed)
-    addresses = {f"{each.host}:{each.port}": each.node_id for each in context.client.metadata([]).brokers}
-    return group, addresses.get(coordinator.address)
+def group_of(context: Context, name: str) -> tuple[Group, int]:
+    """A group, and the node that coordinates it. Raises MissingError, with what could not be seen.
+
+    It is searched in the lists of all nodes: asking for the coordinator of a group that does not exist would create
+    the topic in which coordinators keep their state.
+    """
+    unseen: list[str] = []
+    for listed, node_id in coordinated(context, unseen).items():
+        if listed.name == name:
+            (group,) = described_on(context.client.broker(node_id), [listed])
+            return group, node_id
+    raise MissingError(" ".join((f"There is no group {visible(name)}.", *unseen)))

@@ -70,7 +70,7 @@ class GroupView(View):
     type: str
     state: str
     meaning: str
-    coordinator: int | None
+    coordinator: int
     lag: int | None
     idle_members: int
     paged: Paged

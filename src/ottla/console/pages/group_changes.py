@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Final
 
 from ottla.client.client import TopicPartition
+from ottla.client.connection import Connection
 from ottla.client.errors import check
 from ottla.console.group_reading import group_of
 from ottla.console.page import Context, Done, Field, InputError, Preview, url
@@ -53,13 +54,13 @@ COMMITS_BY_NAME: Final = 9
 ROWS_MAX: Final = 200
 
 
-def unused(context: Context) -> Group:
-    """The group that the address names. Raises InputError while it has members."""
-    group, _ = group_of(context, context.need("name"))
+def unused(context: Context) -> tuple[Group, Connection]:
+    """The group that the address names, and its coordinator. Raises InputError while it has members."""
+    group, node_id = group_of(context, context.need("name"))
     if group.members:
         members = count(len(group.members), "member")
         raise InputError(f"The group has {members}. Stop them first: this can only be changed while it has none.")
-    return group
+    return group, context.client.broker(node_id)
 
 
 # ---- reset ---------------------------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ def reset_fields(context: Context) -> tuple[Field, ...]:
 
 def reset_preview(context: Context) -> Preview:
     """The offsets before and after, and what that means for the group."""
-    group = unused(context)
+    group, _ = unused(context)
     planned, limited = plan(context, group)
     before = {each: known.offset for each, known in group.committed.items()}
     again = sum(max(0, before[each] - offset) for each, offset in planned.items() if each in before)
@@ -121,7 +122,7 @@ def effect(before: int | None, after: int) -> str:
 
 def reset(context: Context) -> Done:
     """Commit the planned offsets."""
-    group = unused(context)
+    group, coordinator = unused(context)
     planned, _ = plan(context, group)
     topics = [
         OffsetCommitRequestTopic(
@@ -129,7 +130,6 @@ def reset(context: Context) -> Done:
         )
         for topic, places in groupby(sorted(planned), key=lambda each: each[0])
     ]
-    coordinator = context.client.coordinator(group.name)
     version = min(coordinator.version_of(ApiKey.OFFSET_COMMIT), COMMITS_BY_NAME)
     answer = coordinator.send(OffsetCommitRequest(group.name, topics=topics), version)
     for topic in answer.topics:
@@ -254,12 +254,12 @@ def forget_preview(context: Context) -> Preview:
 
 def forget(context: Context) -> Done:
     """Delete the offsets of a topic."""
-    group, _ = group_of(context, context.need("name"))
+    group, node_id = group_of(context, context.need("name"))
     found = forgotten(context, group)
     topic = found[0][0]
     rows = [OffsetDeleteRequestPartition(index) for _, index in found]
     request = OffsetDeleteRequest(group.name, [OffsetDeleteRequestTopic(topic, rows)])
-    answer = context.client.send_to_coordinator(group.name, request)
+    answer = context.client.broker(node_id).send(request)
     check(answer.error_code, f"the offsets of group {visible(group.name)}")
     for each in answer.topics:
         for part in each.partitions:
@@ -274,7 +274,7 @@ def forget(context: Context) -> Done:
 
 def delete_preview(context: Context) -> Preview:
     """What would be lost with the group."""
-    group = unused(context)
+    group, _ = unused(context)
     topics = len({topic for topic, _ in group.committed})
     return Preview(
         group.name,
@@ -290,8 +290,8 @@ def delete_preview(context: Context) -> Preview:
 
 def delete(context: Context) -> Done:
     """Delete the group."""
-    group = unused(context)
-    (result,) = context.client.send_to_coordinator(group.name, DeleteGroupsRequest([group.name])).results
+    group, coordinator = unused(context)
+    (result,) = coordinator.send(DeleteGroupsRequest([group.name])).results
     check(result.error_code, f"the group {visible(group.name)}")
     before = {place(each): known.offset for each, known in group.committed.items()}
     return Done(f"Deleted the group {visible(group.name)}.", url("/groups"), {"group": group.name, "before": before})

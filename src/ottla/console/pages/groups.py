@@ -84,4 +84,4 @@ def row_of(group: Group, ends: Mapping[TopicPartition, int]) -> GroupRow:
     )
 
 
-PAGE: Final = Page(name="groups", path="/groups", load=load, label="Groups", key="c", refresh_s=10)
+PAGE: Final = Page(name="groups", path="/groups", load=load, label="Groups", key="g", refresh_s=10)

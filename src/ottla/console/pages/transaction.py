@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.client import LATEST, TopicPartition
-from ottla.client.errors import BrokerError
-from ottla.client.transactions import UNDER_WAY, describe_transaction, fence_producer
+from ottla.client.transactions import UNDER_WAY, fence_producer, list_transactions
 from ottla.console.group_reading import coordinated, described
 from ottla.console.page import Change, Context, Done, InputError, MissingError, Page, Part, Preview, View, url
+from ottla.console.pages.transactions import states_of
 from ottla.console.reading import READ_COMMITTED, leaders_of, offsets
 from ottla.doctor.words import count, duration
 from ottla.escaping import visible
@@ -47,14 +47,17 @@ class TransactionView(View):
 
 
 def state_of(context: Context) -> Any:
-    """The TransactionState of the id that the address names. Raises MissingError."""
+    """The TransactionState of the id that the address names. Raises MissingError.
+
+    It is searched in the lists of all coordinators: asking for the coordinator of an id that does not exist would
+    create the topic in which coordinators keep their state.
+    """
     name = context.need("name")
-    try:
-        return describe_transaction(context.client, name)
-    except BrokerError as failure:
-        if failure.name != "TRANSACTIONAL_ID_NOT_FOUND":
-            raise
-        raise MissingError(f"There is no transactional id {visible(name)}.") from None
+    listed = [each for each in list_transactions(context.client) if each.name == name]
+    state = states_of(context, listed).get(name)
+    if state is None:
+        raise MissingError(f"There is no transactional id {visible(name)}.")
+    return state
 
 
 def load(context: Context) -> TransactionView:

@@ -1,0 +1,31 @@
+"""Compares pages with their golden files: the page as a screen reader sees it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.harness.console.browser import Opened
+
+GOLDEN = Path(__file__).parents[2] / "console" / "golden"
+VARIES = [
+    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
+    (re.compile(r"(?<=Topic id )[\w-]{22}|(?<=code: )[\w-]{22}\b"), "ID"),
+    (re.compile(r"\d+(\.\d+)? (B|kB|MB|GB|TB)\b"), "SIZE"),
+    (re.compile(r"/\S*/ottla-\w+"), "DIRECTORY"),
+    (re.compile(r"\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d"), "MOMENT"),
+    (re.compile(r"\b\d+ (s|min|h|days)\b"), "DURATION"),
+    (re.compile(r"used \d+ %"), "used N %"),
+    (re.compile(r"Ottla \d\S+,"), "Ottla VERSION,"),
+]
+
+
+def check_golden(opened: Opened, name: str, update: bool) -> None:
+    """The page is as recorded, but for what differs between runs."""
+    text = opened.page.locator("main").aria_snapshot()
+    for pattern, instead in VARIES:
+        text = pattern.sub(instead, text)
+    golden, text = GOLDEN / f"{name}.yaml", text + "\n"
+    if update:
+        golden.write_text(text)
+    assert text == golden.read_text(), "./test --update tests/console writes it anew"
