@@ -20,15 +20,15 @@ from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import decode_records
 
 STATES: Final = {
-    "Stable": "Its members read.",
-    "Empty": "It has no members: nobody reads. Its positions are kept.",
-    "Dead": "It has neither members nor positions.",
-    "PreparingRebalance": "It waits for its members to join again, so that partitions can be assigned.",
-    "CompletingRebalance": "It waits for the assignment of partitions.",
-    "Assigning": "Its coordinator computes a new assignment.",
+    "Stable": "The members read.",
+    "Empty": "Nobody reads: the group has no members. Its positions are kept.",
+    "Dead": "The group has neither members nor positions.",
+    "PreparingRebalance": "The coordinator waits until the members have joined again, and then assigns partitions.",
+    "CompletingRebalance": "The members wait for the assignment of partitions.",
+    "Assigning": "The coordinator computes a new assignment.",
     "Reconciling": "Members give partitions up, so that others can read them.",
 }
-"""What a state means for a reader."""
+"""The meaning of a state for readers."""
 FIRST_BYTES: Final = 1 << 16
 """How much of a batch is read to find the time of its first unread record."""
 
@@ -159,7 +159,7 @@ def member_row(member: Member) -> MemberRow:
     )
 
 
-# ---- how old the oldest unread records are ---------------------------------------------------------------------------
+# ---- the oldest unread records -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def reset_preview(context: Context) -> Preview:
 
 
 def effect(before: int | None, after: int) -> str:
-    """What a move means for a reader."""
+    """The effect of a move on readers."""
     if before is None:
         return "begins here"
     if after < before:
@@ -273,7 +273,7 @@ def forget(context: Context) -> Done:
 
 
 def delete_preview(context: Context) -> Preview:
-    """What would be lost with the group."""
+    """The positions that would be lost with the group."""
     group, _ = unused(context)
     topics = len({topic for topic, _ in group.committed})
     return Preview(

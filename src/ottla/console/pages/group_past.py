@@ -36,7 +36,7 @@ class LagAt:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """A generation of a classic group, and who came and went since the one before."""
+    """A generation of a classic group, and the members that came and went since the previous one."""
 
     at_ms: int
     generation: int
@@ -75,7 +75,7 @@ def load(context: Context) -> Past:
 
 
 def history_of(context: Context, group: str, since_ms: int) -> History:
-    """What the group's coordinator has written since then. Raises BrokerError if the user may not read the topic."""
+    """The group's commits and generations since a time. Raises BrokerError if the user may not read the topic."""
     history = History(KEPT)
     (topic,) = context.client.metadata([CONSUMER_OFFSETS_TOPIC]).topics
     check(topic.error_code, CONSUMER_OFFSETS_TOPIC)

@@ -166,7 +166,7 @@ def open_state(context: Context) -> Any:
 
 
 def abort_preview(context: Context) -> Preview:
-    """What is lost, and what happens to the producer."""
+    """The effects on records and producer."""
     state = open_state(context)
     places = places_of(state)
     open_ms = max(0, context.now_ms - state.transaction_start_time_ms)

@@ -33,7 +33,7 @@ AUTOMATIC_PARTITIONS_MAX: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class TransactionRow:
-    """A transactional id. `open_ms` is None unless a transaction is under way."""
+    """A transactional id. `open_ms` is None if it has no ongoing transaction."""
 
     name: str
     state: str
@@ -46,7 +46,7 @@ class TransactionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transactions(View):
-    """A page of transactional ids, those under way first, the oldest of them first."""
+    """A page of transactional ids: ongoing transactions first, from the oldest to the newest."""
 
     search: str
     state: str
@@ -199,14 +199,14 @@ def hanging_of(context: Context) -> OpenTransaction:
 
 
 def abort_preview(context: Context) -> Preview:
-    """What the marker does."""
+    """The effect of the marker."""
     opened = hanging_of(context)
     where = place((visible(opened.topic), opened.partition))
     return Preview(
         opened.topic,
         (
             f"Aborts the transaction of producer {opened.producer_id} in {where}, open since offset "
-            f"{opened.start_offset:,}. Readers of committed records go on from there.",
+            f"{opened.start_offset:,}. Readers of committed records continue after it.",
         ),
         ("Its records in this partition are never delivered to readers of committed records.",),
         facts=(opened.producer_id, opened.producer_epoch, opened.start_offset),
