@@ -114,7 +114,7 @@ def test_the_list_has_lag_and_the_group_its_positions(visitor: User) -> None:
     view = visitor.json("/group", name="billing")
     assert (view["lag"], view["members"]) == (5, [])
     assert offsets_of(visitor, "billing") == {("orders", 0): 5, ("orders", 1): 0}
-    assert "Nobody reads" in visitor.get("/group", name="billing")
+    assert "No client reads" in visitor.get("/group", name="billing")
     (age,) = visitor.json("/group/part/ages", name="billing")["ages"]
     assert (age["partition"], age["lag"], age["at_ms"]) == (1, 5, 1_700_000_001_000)
 

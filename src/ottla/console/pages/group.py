@@ -21,7 +21,7 @@ from ottla.protocol.records.record import decode_records
 
 STATES: Final = {
     "Stable": "The members read.",
-    "Empty": "Nobody reads: the group has no members. Its positions are kept.",
+    "Empty": "No client reads: the group has no members. Its positions are kept.",
     "Dead": "The group has neither members nor positions.",
     "PreparingRebalance": "The coordinator waits until the members have joined again, and then assigns partitions.",
     "CompletingRebalance": "The members wait for the assignment of partitions.",
