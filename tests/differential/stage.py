@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from ottla.client import Connection, ConnectionClosedError
 from ottla.client.sasl import Login
 from ottla.protocol.framing import decode_response
+from tests.harness.waiting import soon
 
 from . import batches
 from .messages import build, request_class
@@ -250,12 +251,14 @@ class Stage:
 
     def until(self, ready: Callable[[Any], bool], api: str, version: int | None = None, **fields: Any) -> Any:
         message: Any = None
-        for _ in range(400):
+
+        def came() -> bool:
+            nonlocal message
             message = self.send(api, version, **fields)
-            if ready(message):
-                return message
-            time.sleep(0.05)
-        raise TimeoutError(f"{api} never came to what the scenario waits for: {message}")
+            return ready(message)
+
+        soon(came, lambda: f"what the scenario waits for in {api}: {message}")
+        return message
 
     def settle(self) -> None:
         """Let Kafka's brokers catch up with their controller."""
@@ -296,13 +299,13 @@ class Stage:
             return topic.error_code == 0 and len(topic.partitions) == partitions and in_sync
 
         topics: list[Any] = []
-        for _ in range(400):
+
+        def all_tell_the_same() -> bool:
+            nonlocal topics
             topics = [told(on) for on in self._nodes]
-            if all(is_ready(topic) and topic == topics[0] for topic in topics):
-                break
-            time.sleep(0.05)
-        else:
-            raise TimeoutError(f"{name} is not ready: {topics}")
+            return all(is_ready(topic) and topic == topics[0] for topic in topics)
+
+        soon(all_tell_the_same, lambda: f"{name} is ready: {topics}")
         self.settle()
 
     @contextlib.contextmanager
@@ -322,14 +325,13 @@ class Stage:
         self.settle()
 
     def _until_known(self, by: set[str], living: set[str]) -> None:
+        def knows(on: str) -> bool:
+            with contextlib.suppress(OSError, AssertionError):  # it does not serve yet
+                return {f"node {each.broker_id}" for each in self.send("DescribeCluster", on=on).brokers} == living
+            return False
+
         for on in sorted(by):
-            for _ in range(1200):
-                with contextlib.suppress(OSError, AssertionError):  # it does not serve yet
-                    if {f"node {each.broker_id}" for each in self.send("DescribeCluster", on=on).brokers} == living:
-                        break
-                time.sleep(0.05)
-            else:
-                raise TimeoutError(f"{on} does not come to know {living} as those which serve")
+            soon(lambda on=on: knows(on), f"{on} knows {living} as those which serve")
 
     def until_in_sync(self, name: str, living: list[int]) -> None:
         """Wait until both of the first nodes tell that every partition is led, and has these in sync."""

@@ -211,7 +211,7 @@ async def test_the_asyncio_client_does_the_same(stage: QueueStage) -> None:
     done: list[bytes | None] = []
 
     async def work(client: AsyncKmqClient, message: Any) -> None:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         client.processed(message)
         done.append(message.value())
 

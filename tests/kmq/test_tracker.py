@@ -98,7 +98,7 @@ def test_an_extended_message_does_not_come_again(stage: QueueStage) -> None:
     with stage.tracker() as tracker, stage.client() as client:
         (message,) = take(client, 1)
         for _ in range(6):
-            time.sleep(0.4)
+            assert client.next_batch(0.4) == []
             client.extend(message)
         client.processed(message)
         until(lambda: settled(stage), "it is done")

@@ -16,7 +16,7 @@ from ottla.metadata.row_kinds import Row
 from ottla.metadata.store import MetadataStore, StoreError
 from ottla.server.metadata_follower import AGAIN_S, LOOK_S, REST_S, Following
 from ottla.server.store import StoreThread, Told
-from tests.harness.waiting import in_virtual_time
+from tests.harness.waiting import in_virtual_time, soon_in_loop
 
 
 class Stage:
@@ -109,8 +109,7 @@ async def test_who_is_told_of_news_looks_rarely_and_when_it_is_told() -> None:
     assert told.looks < restless.looks / 2
     before = told.looks
     told.tell()
-    await asyncio.sleep(2 * LOOK_S)
-    assert told.looks > before
+    await soon_in_loop(lambda: told.looks > before)
     for stage in (told, restless):
         stage.following.stop()
 
@@ -136,14 +135,12 @@ async def test_a_store_that_does_not_answer_is_told_of_once_and_left_alone_for_a
     begun = loop.time()
     with caplog.at_level(logging.WARNING):
         stage.following.look()
-        while stage.store_looks < 3:
-            await asyncio.sleep(0.01)
+        await soon_in_loop(lambda: stage.store_looks == 3)
     assert loop.time() - begun > 1.9 * AGAIN_S
     assert caplog.text.count("the metadata store can't be read; will retry: no server of it answers") == 1
     assert stage.confirmed == []
     stage.failure = None
-    while not stage.confirmed:
-        await asyncio.sleep(0.01)
+    await soon_in_loop(lambda: stage.confirmed)
     stage.following.stop()
 
 
@@ -183,8 +180,7 @@ async def test_a_change_that_the_node_fails_over_does_not_end_its_looks(caplog: 
         stage.following.look()
     assert "nobody expected it" in caplog.text
     looks = stage.looks
-    while stage.looks < looks + 2:
-        await asyncio.sleep(0.01)
+    await soon_in_loop(lambda: stage.looks >= looks + 2)
     assert stage.confirmed, "its lease is renewed again"
     stage.following.stop()
 

@@ -33,6 +33,7 @@ from ottla.protocol.scram import ScramClient
 from ottla.server.main import ServerOptions
 from ottla.testing.embedded import Running, run_in_thread
 from tests.harness.certificates import Authority
+from tests.harness.waiting import soon
 from tests.server.test_connection import read_frame
 
 HOST = "127.0.0.1"
@@ -334,10 +335,7 @@ def test_a_new_certificate_is_used_without_a_restart(
             return secured.getpeercert(binary_form=True) or b""
 
     def await_log(text: str) -> None:
-        until = time.monotonic() + PATIENCE_S
-        while text not in caplog.text:
-            assert time.monotonic() < until, caplog.text
-            time.sleep(0.02)
+        soon(lambda: text in caplog.text, lambda: caplog.text)
 
     with running(tmp_path / "data", ["SSL"], **{"ssl.keystore.location": str(pem)}) as node:
         first = presented()

@@ -23,6 +23,7 @@ from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records.record import Record, build_batch
 from ottla.testing import EmbeddedBroker
+from tests.harness.waiting import soon
 
 LIST_GROUPS, METADATA = 16, 3
 NOTICED_S = 0.95
@@ -161,12 +162,13 @@ def test_connections_that_come_too_fast_wait_for_their_turn() -> None:
 
 def test_a_produce_without_an_answer_holds_up_what_follows_it(broker: Throttling, client: socket.socket) -> None:
     topic = broker.create_topic()
-    broker.plant(ScriptedQuotas(1_000))
+    quotas = ScriptedQuotas(1_000)
+    broker.plant(quotas)
     appends = [PartitionProduceData(0, build_batch([Record(-1, 1, b"k", b"v")]))]
     request = ProduceRequest(None, 0, 1_000, [TopicProduceData(topic, partition_data=appends)])
     began = time.monotonic()
     client.sendall(encode_request(RequestHeader(0, 9, 1, "t"), request))
-    time.sleep(0.1)
+    soon(lambda: not quotas.throttle_ms, "the produce has been charged")
     client.sendall(question(2))
     assert told(client) == (2, 0)
     assert time.monotonic() - began > NOTICED_S

@@ -170,6 +170,15 @@ def test_ciphertext_may_come_byte_by_byte(secured: Secured) -> None:
         assert struct.unpack_from(">i", answer, 4)[0] == 3
 
 
+def until_read(secured: Secured) -> None:
+    """Wait until the node has read what was sent to it before: another connection is answered, and then served again,
+    which it is in a later turn of the node's loop."""
+    with secured.connect() as other:
+        for number in range(2):
+            other.sendall(versions_frame(number))
+            read_frame(other)
+
+
 def test_many_frames_in_one_record_are_answered_in_order(raw: ssl.SSLSocket) -> None:
     raw.sendall(b"".join(versions_frame(number) for number in range(100)))
     assert [correlation_of(read_frame(raw)) for _ in range(100)] == list(range(100))
@@ -181,7 +190,7 @@ def test_a_large_frame_may_come_in_any_two_pieces(secured: Secured, raw: ssl.SSL
     value = os.urandom(4_000_000)
     frame = produce_frame(1, topic, [value]) + versions_frame(2)
     raw.sendall(frame[:cut])
-    time.sleep(0.05)
+    until_read(secured)
     raw.sendall(frame[cut:])
     assert [correlation_of(read_frame(raw)) for _ in range(2)] == [1, 2]
     raw.sendall(fetch_frame(3, topic, 0, max_bytes=8_000_000))

@@ -221,7 +221,7 @@ async def test_the_znode_of_an_expired_session_of_ones_own_is_replaced(zookeeper
 
 
 async def test_a_place_that_somebody_else_has_taken_is_not_fought_for(
-    zookeeper: ZooKeepers, caplog: pytest.LogCaptureFixture
+    zookeeper: ZooKeepers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = fresh(zookeeper)
     async with node(1, place, "a") as one:
@@ -231,8 +231,15 @@ async def test_a_place_that_somebody_else_has_taken_is_not_fought_for(
         other.session.carry_out([Remove(path), Create(path, taken.encode(), ephemeral=True)])
         with caplog.at_level(logging.ERROR):
             await soon_in_loop(lambda: "another process has taken the place of node 1, at 127.0.0.1:7" in caplog.text)
-        since = one.presence.renewed_at
-        await asyncio.sleep(TIMEOUT_MS / 2000)
+        since, looks, children = one.presence.renewed_at, 0, one.store.session.children
+
+        def counted(*asked: Any) -> list[str]:
+            nonlocal looks
+            looks += 1
+            return children(*asked)
+
+        monkeypatch.setattr(one.store.session, "children", counted)
+        await soon_in_loop(lambda: looks == 3)  # two times it has seen whose the place is, and done nothing
         assert one.presence.renewed_at == since
         (znode,) = other.session.read([path])
         assert znode is not None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-import time
 import uuid
 from typing import Any
+
+from tests.harness.waiting import soon
 
 from ..batches import batch
 from ..stage import Pending, Stage
@@ -40,12 +41,16 @@ def joined(s: Stage, group: str, *topics: str, who: int = 1) -> int:
     """Be a member with an assignment; the epoch."""
     answer = s.send("ShareGroupHeartbeat", 1, **joining(group, list(topics), who=who))
     assert answer.error_code == 0, answer
-    for _ in range(200):
+
+    def is_assigned() -> bool:
+        nonlocal answer
         if answer.assignment is not None and answer.assignment.topic_partitions:
-            return answer.member_epoch
-        time.sleep(0.1)
+            return True
         answer = s.send("ShareGroupHeartbeat", 1, **joining(group, None, answer.member_epoch, who))
-    raise TimeoutError(f"no assignment came: {answer}")
+        return False
+
+    soon(is_assigned, lambda: f"an assignment, and not {answer}")
+    return answer.member_epoch
 
 
 def fetching(

@@ -8,7 +8,7 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -38,6 +38,11 @@ class Member:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._main, daemon=True)
         self._thread.start()
+        _tried.append(self)
+
+    def tell_to_stop(self) -> None:
+        """Let it leave, and do not wait for that."""
+        self._stop.set()
 
     def stop(self) -> None:
         """Leave the group."""
@@ -270,10 +275,26 @@ def produce(bootstrap: str, topic: str, partitions: int, values: Any) -> None:
     assert producer.flush(30) == 0
 
 
-def until(what: Callable[[], bool], members: Any = (), seconds: float = 60) -> None:
+_tried: list[Member] = []
+_patience_s = 60.0
+
+
+@contextlib.contextmanager
+def trying_for(seconds: float) -> Iterator[list[Member]]:
+    """Have `until` wait no longer than this; the members that were made meanwhile."""
+    global _patience_s
+    before, _patience_s = _patience_s, seconds
+    _tried.clear()
+    try:
+        yield _tried
+    finally:
+        _patience_s = before
+
+
+def until(what: Callable[[], bool], members: Any = ()) -> None:
     """Wait for it; a member that failed ends the wait."""
     waited = threading.Event()
-    for _ in range(int(seconds * 20)):
+    for _ in range(int(_patience_s * 20)):
         for member in members:
             if member.failure is not None:
                 raise member.failure

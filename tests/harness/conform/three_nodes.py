@@ -72,10 +72,7 @@ class ThreeNodes(EmbeddedCluster):
         self.kill(node)
         time.sleep(away_s)
         self.start_node(node)
-        until = time.monotonic() + IN_SYNC_S
-        while self.lacks_replicas():
-            assert time.monotonic() < until, f"not every replica is in sync {IN_SYNC_S} s after node {node} was killed"
-            time.sleep(0.1)
+        soon(lambda: not self.lacks_replicas(), f"every replica in sync, node {node} is back", patience_s=IN_SYNC_S)
 
     def lacks_replicas(self) -> bool:
         """Whether a replica of some partition is not in sync, or a node can't say."""

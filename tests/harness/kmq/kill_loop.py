@@ -155,7 +155,7 @@ class KillLoop:
             until, next_kill = time.monotonic() + seconds, time.monotonic() + 2
             while time.monotonic() < until:
                 self.send(self.random.randrange(1, 12))
-                time.sleep(0.05)
+                self.producer.poll(0.05)
                 if time.monotonic() > next_kill:
                     next_kill = time.monotonic() + self.random.uniform(0.3, 2.0)
                     self._kill(kill_node)

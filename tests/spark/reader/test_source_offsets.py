@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import time
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from ottla.spark.reader.plan import TaskRanges
 from ottla.spark.reader.source import StreamReader
 from ottla.testing import EmbeddedBroker
 from tests.harness.spark.reader.source_stage import options_of, produce, rows_of
+from tests.harness.waiting import soon
 from tests.spark.reader.test_source_reading import delete_records
 
 ALL = ReadAllAvailable()
@@ -202,8 +202,8 @@ def test_too_little_is_waited_for(broker: EmbeddedBroker, topic: str) -> None:
     end = step(patient, patient.initialOffset(), limit)
     assert end == step(hasty, hasty.initialOffset(), limit) == {topic: {"0": 4}}
     add(broker, topic, 2)
-    time.sleep(0.1)
-    assert (step(patient, end, limit), step(hasty, end, limit)) == (end, {topic: {"0": 6}})
+    soon(lambda: step(hasty, end, limit) == {topic: {"0": 6}})
+    assert step(patient, end, limit) == end
     both = stream(broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger="5", **given)
     assert step(both, both.initialOffset(), both.getDefaultReadLimit()) == {topic: {"0": 5}}
 

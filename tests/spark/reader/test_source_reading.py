@@ -62,9 +62,11 @@ def test_compaction_leaves_gaps() -> None:
     with EmbeddedBroker(settings=settings) as broker:
         topic = broker.create_topic(configs=configs)
         for part in range(3):  # segments of their own; the last one is not compacted
-            records = ({"key": b"%d" % (i % 7), "value": b"%d" % i} for i in range(part * 50, part * 50 + 50))
+            records = (
+                {"key": b"%d" % (i % 7), "value": b"%d" % i, "timestamp": NOW_MS + 150 * part}
+                for i in range(part * 50, part * 50 + 50)
+            )
             produce(broker.bootstrap_servers, topic, records, **{"batch.num.messages": 9})
-            time.sleep(0.15)
         options = options_of(broker.bootstrap_servers, topic)
         soon(lambda: len(rows_by_source(options)) < 100, "compaction")
         rows = rows_by_source(options)

@@ -244,15 +244,27 @@ def test_a_signal_does_not_wait_for_executors_that_never_come(
 
 
 def test_enough_ends_a_query_after_its_batch(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, printed: Printed
+    spark: SparkSession,
+    broker: EmbeddedBroker,
+    topic: str,
+    tmp_path: Path,
+    printed: Printed,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker.create_topic(topic)
     fill(broker, topic, 100, partitions=1)
     options, enough = RunOptions(broker.bootstrap_servers, str(tmp_path), trigger_s=0.1), threading.Event()
+    heard, finish_batch = threading.Event(), run.Run.finish_batch
+
+    def finish(of: run.Run, session: SparkSession) -> None:
+        finish_batch(of, session)
+        heard.set()
+
+    monkeypatch.setattr(run.Run, "finish_batch", finish)
 
     def take(batch: DataFrame, number: int) -> None:
         enough.set()
-        time.sleep(1)  # the loop hears of it meanwhile
+        assert heard.wait(30), "the loop hears of it while the batch is under way"
         assert batch.count() == 100
 
     writer = read_stream(spark, options, topic).writeStream.queryName("enough").foreachBatch(take)
