@@ -9,8 +9,10 @@ import pytest
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.api_table import API_TABLE
 from ottla.broker.config.broker_table import BROKER_CONFIGS
-from ottla.broker.served import ADVERTISED, SPECS, load
+from ottla.broker.metrics import PRIVATE_KEYS_MAX
+from ottla.broker.served import ADVERTISED, PRIVATE, SPECS, load
 from ottla.protocol.apis import APIS, ApiKey
+from ottla.protocol.private_requests import PRIVATE_FROM
 from tools import write_api_table
 
 TOP = Path(__file__).resolve().parent.parent
@@ -24,7 +26,15 @@ def skipped() -> list[tuple[int, str, str]]:
 
 def test_every_key_is_served_or_skipped_once() -> None:
     keys = [key for key, _, _ in skipped()]
-    assert sorted([*keys, *ADVERTISED]) == sorted(APIS)
+    assert sorted([*keys, *ADVERTISED, *PRIVATE]) == sorted(APIS)
+
+
+def test_own_requests_have_keys_that_kafka_and_confluent_do_not_use() -> None:
+    assert PRIVATE
+    assert max(ADVERTISED) < 1_000
+    assert min(PRIVATE) >= PRIVATE_FROM
+    assert max(PRIVATE) < PRIVATE_FROM + PRIVATE_KEYS_MAX, "the counters of a node have no place for it"
+    assert all(APIS[key].flexible_since == 0 for key in PRIVATE)
 
 
 def test_skipped_keys_have_their_right_name_and_a_reason() -> None:

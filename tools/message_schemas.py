@@ -2,7 +2,8 @@
 
 Knows how to read the definitions of Apache Kafka 4.3's messages out of the installed package `kio` (one frozen
 dataclass per message and version) and how to fold all versions of a message into one `Message`. Knows nothing of the
-code that is generated. The records of Kafka's internal topics, which kio lacks, come from `internal_records`.
+code that is generated. The records of Kafka's internal topics, which kio lacks, come from `internal_records`, the
+messages of Ottla's own requests from `private_messages`.
 
 Invariants: the versions in which a field exists form one range; a field has one type, one default and one tag.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.internal_records import INTERNAL_RECORDS
+from tools.private_messages import PRIVATE_MESSAGES
 
 NEVER = 32767
 """The first flexible version of a message that has none."""
@@ -263,16 +265,55 @@ def read_internal_records() -> dict[str, list[Message]]:
         elif line[0] != " ":
             message = _record(words, topic)
             modules.setdefault(message.module, []).append(message)
-        elif words[0] == "struct":
-            assert message is not None
-            message.structs.append(Struct(words[1], []))
         else:
             assert message is not None
-            message.structs[-1].fields.append(_record_field(words, message.versions))
+            _add_line(message, words)
     for messages in modules.values():
         for message in messages:
             message.structs = _innermost_first([*message.structs[1:], message.structs[0]])
     return modules
+
+
+def read_private() -> dict[str, list[Message]]:
+    """The messages of Ottla's own requests: {module: [request, response]}."""
+    modules: dict[str, list[Message]] = {}
+    api: list[str] = []
+    message: Message | None = None
+    for line in PRIVATE_MESSAGES.strip().splitlines():
+        words = line.split()
+        if words[0] == "api":
+            api = words[1:]
+        elif line[0] != " ":
+            message = _private(api, words[0].capitalize())
+            modules.setdefault(message.module, []).append(message)
+        else:
+            assert message is not None
+            _add_line(message, words)
+    for request, response in modules.values():
+        for message in (request, response):
+            message.structs = _innermost_first([*message.structs[1:], message.structs[0]])
+        _rename_clashes(request, response)
+    return modules
+
+
+def _add_line(message: Message, words: list[str]) -> None:
+    """A line of a table behind a message's own: a struct, or a field of the struct before it."""
+    if words[0] == "struct":
+        message.structs.append(Struct(words[1], []))
+    else:
+        message.structs[-1].fields.append(_record_field(words, message.versions))
+
+
+def _snake(name: str) -> str:
+    return re.sub("(?<!^)([A-Z])", r"_\1", name).lower()
+
+
+def _private(words: list[str], kind: str) -> Message:
+    name = words[0]
+    options = dict(word.split("=") for word in words[1:])
+    low, high = (int(part) for part in options["versions"].split("-"))
+    structs = [Struct(name + kind, [])]
+    return Message(_snake(name), name + kind, int(options["key"]), (low, high), int(options["flexible"]), structs)
 
 
 def _record(words: list[str], topic: str) -> Message:
@@ -280,7 +321,7 @@ def _record(words: list[str], topic: str) -> Message:
     options = dict(word.split("=") for word in words[1:])
     low, high = (int(part) for part in options["versions"].split("-"))
     flexible = NEVER if options["flexible"] == "never" else int(options["flexible"])
-    module = re.sub("(?<!^)([A-Z])", r"_\1", re.sub("(Key|Value)$", "", name)).lower() + "_record"
+    module = _snake(re.sub("(Key|Value)$", "", name)) + "_record"
     return Message(module, name, int(options["type"]), (low, high), flexible, [Struct(name, [])], topic=topic)
 
 

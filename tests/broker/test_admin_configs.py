@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api.k32_describe_configs import PRIVATE_KEY
 from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.log.answers import AppendRefusedError
@@ -62,7 +63,8 @@ def seen(stage: NodeStage, kind: int, name: str, key: str) -> tuple[str | None, 
 
 
 def test_every_property_is_described_with_type_and_sentence(stage: NodeStage) -> None:
-    for kind, name, table in ((TOPIC, "t", TOPIC_CONFIGS), (BROKER, "1", BROKER_CONFIGS), (GROUP, "g", GROUP_CONFIGS)):
+    own = {**BROKER_CONFIGS, PRIVATE_KEY.name: PRIVATE_KEY}
+    for kind, name, table in ((TOPIC, "t", TOPIC_CONFIGS), (BROKER, "1", own), (GROUP, "g", GROUP_CONFIGS)):
         result = describe(stage, kind, name)
         assert (result.error_code, result.resource_type, result.resource_name) == (0, kind, name)
         assert [config.name for config in result.configs] == list(table)

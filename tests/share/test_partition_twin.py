@@ -15,11 +15,21 @@ from ottla.protocol.errors import ErrorCode
 from ottla.share.deadlines import rounded
 from ottla.share.partition import SharePartition
 from ottla.share.settings import ShareSettings
-from ottla.share.standing import State, StateBatch, Write
+from ottla.share.standing import InFlight, State, StateBatch, Write
 
 MEMBERS = st.sampled_from(["a", "b", "c"])
 START = 100
 LOCK_MS = 1000
+
+
+def in_pages(real: SharePartition) -> list[InFlight]:
+    """Everything in flight, asked for in small pages."""
+    found: list[InFlight] = []
+    offset: int | None = real.start
+    while offset is not None:
+        page, offset = real.in_flight_from(offset, runs_max=2, examined_max=3)
+        found += page
+    return found
 
 
 @dataclass
@@ -301,8 +311,13 @@ class PartitionTwin(RuleBasedStateMachine):
             assert standing.write == entry.pending, offset
             if entry.state == State.ACQUIRED:
                 assert (standing.member, standing.time) == (entry.member, entry.time), offset
-        held = {o for h in real.held_runs() for o in range(h.first, h.last + 1)}
-        assert held == {o for o, e in self.twin.items() if e.state == State.ACQUIRED}
+        shown = {o: run for run in in_pages(real) for o in range(run.first, run.last + 1)}
+        assert {offset: (run.state, run.delivery_count) for offset, run in shown.items()} == {
+            offset: (entry.state, entry.count)
+            for offset, entry in self.twin.items()
+            if entry.state in (State.ACQUIRED, State.ARCHIVING)
+            or (entry.state == State.AVAILABLE and (entry.count or seen[offset].time))
+        }
 
 
 def test_a_delay_that_ended_while_its_write_was_under_way() -> None:

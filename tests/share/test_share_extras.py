@@ -342,11 +342,7 @@ def test_who_holds_what_is_described(stage: ShareStage) -> None:
     other.fetch()
     seen = stage.node.coordinators.share.describe(stage.now, "g")[0]
     assert (seen.topic, seen.partition, seen.in_flight, seen.lag) == ("jobs", 0, 10, 10)
-    first, second = seen.held
-    assert (first.first, first.last, first.member, first.delivery_count) == (0, 3, member.name, 1)
-    assert (second.first, second.last, second.member) == (4, 9, other.name)
-    assert stage.now - first.since == 7000
-    assert first.lock_deadline - first.since == 30_000
+    assert seen.members == {member.name: 4, other.name: 6}
     assert stage.node.coordinators.share.describe(stage.now, "nobody") == []
     assert other.said((4, 9, [ACCEPT])) == ErrorCode.NONE
 

@@ -15,6 +15,7 @@ from enum import Enum
 
 from ottla.protocol.acls import Permission
 from ottla.protocol.apis import ApiKey
+from ottla.protocol.private_requests import PRIVATE_FROM
 
 
 class Forwarding(Enum):
@@ -62,3 +63,13 @@ class ApiSpec:
     internal: bool = False
     answers_any_version: bool = False
     loaded_with: str | None = None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is one of Ottla's own requests, which ApiVersions does not list (`private_requests`)."""
+        return self.key >= PRIVATE_FROM
+
+    @property
+    def is_advertised(self) -> bool:
+        """Whether ApiVersions lists it."""
+        return not (self.internal or self.is_private)

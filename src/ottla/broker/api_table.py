@@ -63,6 +63,15 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         needs_lease=True,
         loaded_with=CONSUMER_OFFSETS_TOPIC,
     ),
+    "k10900_describe_share_partitions": ApiSpec(
+        key=ApiKey.DESCRIBE_SHARE_PARTITIONS,
+        versions=(0, 0),
+        acl=(
+            (Operation.DESCRIBE, ResourceType.GROUP),
+            (Operation.DESCRIBE, ResourceType.TOPIC),
+        ),
+        needs_lease=True,
+    ),
     "k10_find_coordinator": ApiSpec(
         key=ApiKey.FIND_COORDINATOR,
         versions=(0, 6),

@@ -9,7 +9,13 @@ decrease. A request spends at most 0.3 us here.
 Source: Kafka's BrokerTopicMetrics and RequestMetrics (docs/operations/monitoring.md).
 """
 
-API_KEYS_MAX = 128
+from ottla.protocol.private_requests import PRIVATE_FROM
+
+KAFKA_KEYS_MAX = 128
+PRIVATE_KEYS_MAX = 32
+SLOTS = KAFKA_KEYS_MAX + PRIVATE_KEYS_MAX
+"""An API's place among the counters is its key; behind Kafka's are those of Ottla's own requests."""
+_TO_SLOT = KAFKA_KEYS_MAX - PRIVATE_FROM
 BUCKETS = 64
 """Per API: bucket b counts requests of less than 2**b microseconds and at least 2**(b-1)."""
 
@@ -60,8 +66,8 @@ class Metrics:
     )
 
     def __init__(self) -> None:
-        self._latency = [0] * (API_KEYS_MAX * BUCKETS)
-        self._micros = [0] * API_KEYS_MAX
+        self._latency = [0] * (SLOTS * BUCKETS)
+        self._micros = [0] * SLOTS
         self.topics: dict[str, Traffic] = {}
         self.deleted = Traffic()
         """Traffic of deleted topics, and failures that belong to no topic."""
@@ -73,8 +79,9 @@ class Metrics:
 
     def request_done(self, api_key: int, micros: int) -> None:
         """A request was answered `micros` microseconds after it had been read whole."""
-        self._latency[(api_key << 6) + micros.bit_length()] += 1
-        self._micros[api_key] += micros
+        slot = api_key if api_key < PRIVATE_FROM else api_key + _TO_SLOT
+        self._latency[(slot << 6) + micros.bit_length()] += 1
+        self._micros[slot] += micros
 
     # ---- cold ------------------------------------------------------------------------------------------------------
 
@@ -112,8 +119,10 @@ class Metrics:
     def latency(self, api_key: int) -> tuple[list[int], int]:
         """The requests per bucket and the total microseconds of one API; bucket b holds times below 2**b
         microseconds."""
-        return self._latency[api_key << 6 : (api_key + 1) << 6], self._micros[api_key]
+        slot = api_key if api_key < PRIVATE_FROM else api_key + _TO_SLOT
+        return self._latency[slot << 6 : (slot + 1) << 6], self._micros[slot]
 
     def served(self) -> list[int]:
         """The API keys that were asked for at least once, in order."""
-        return [key for key in range(API_KEYS_MAX) if any(self.latency(key)[0])]
+        keys = (*range(KAFKA_KEYS_MAX), *range(PRIVATE_FROM, PRIVATE_FROM + PRIVATE_KEYS_MAX))
+        return [key for key in keys if any(self.latency(key)[0])]

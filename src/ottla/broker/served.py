@@ -23,8 +23,10 @@ from ottla.protocol.errors import ErrorCode
 
 SPECS: Final[dict[int, ApiSpec]] = {int(spec.key): spec for spec in API_TABLE.values()}
 """All that is served, by API key."""
-ADVERTISED: Final[dict[int, ApiSpec]] = {key: spec for key, spec in SPECS.items() if not spec.internal}
+ADVERTISED: Final[dict[int, ApiSpec]] = {key: spec for key, spec in SPECS.items() if spec.is_advertised}
 """The APIs that ApiVersions lists."""
+PRIVATE: Final[dict[int, ApiSpec]] = {key: spec for key, spec in SPECS.items() if spec.is_private}
+"""Ottla's own requests. DescribeConfigs lists them (`protocol/private_requests.py`)."""
 
 
 class Served:

@@ -29,6 +29,7 @@ from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.private_requests import PRIVATE_FROM
 from ottla.protocol.wire import Buffer, Message
 
 FRAME_BYTES_MAX = 1 << 30
@@ -72,6 +73,10 @@ class Connection:
         self._expected: dict[int, Posted] = {}
         self._kept: dict[int, Any] = {}
         self._ranges: dict[int, tuple[int, int]] | None = None
+        self.private: dict[int, tuple[int, int]] | None = None
+        """Which of Ottla's own requests the broker serves, as `ranges`; None if that is not known."""
+        self.hides_private = False
+        """Whether the broker has refused to report that."""
         self._unread = b""
         try:
             self._socket = socket.create_connection((host, port), timeout_s)
@@ -178,7 +183,7 @@ class Connection:
         Raises UnsupportedVersionError.
         """
         api = APIS[api_key]
-        lowest, highest = self.ranges.get(api_key, (1, 0))
+        lowest, highest = (self.private or {} if api_key >= PRIVATE_FROM else self.ranges).get(api_key, (1, 0))
         version = min(highest, api.max_version)
         if version < max(lowest, api.min_version):
             raise UnsupportedVersionError(f"The broker at {self.address} does not serve {api.name} in a known version.")

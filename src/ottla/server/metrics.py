@@ -340,8 +340,9 @@ class MetricsListener:
             return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, await take(self._node, moment()))
         if path == "/share-groups" or path.startswith(GROUP_PATH):
             group = unquote(path.removeprefix(GROUP_PATH)) if path.startswith(GROUP_PATH) else None
-            sight = share_groups.take(self._node, moment(), group, share_groups.HELD_MAX)
-            return "200 OK", "application/json", await asyncio.to_thread(share_groups.as_json, sight)
+            figures = share_groups.take(self._node, moment(), group)
+            runs = await share_groups.take_runs(self._node, figures)
+            return "200 OK", "application/json", await asyncio.to_thread(share_groups.as_json, figures, runs)
         if path == "/healthz":
             return "200 OK", plain, b"ok\n"  # a reader of this was answered by the node's own loop
         if path == "/readyz":

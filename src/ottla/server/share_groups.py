@@ -9,11 +9,12 @@ names in the jmx_exporter's form.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -22,22 +23,20 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from ottla.broker.delivery.describing import DescribedPartition
+    from ottla.broker.delivery.sessions import ClientName
     from ottla.broker.node import Node
     from ottla.groups.shard import GroupShard
-
-HELD_MAX = 1000
-"""Maximum number of acquired ranges shown for each partition."""
+    from ottla.share.standing import InFlight
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
     """One share group. The state is None if another node coordinates it. The coordinator is that node, None if there is
-    none now. Members are (client id, host) by member id."""
+    none now."""
 
     group_id: str
     state: str | None
     coordinator: int | None
-    members: dict[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +49,60 @@ class ShareFigures:
     sessions: int
 
 
+@dataclass(slots=True)
+class RunFigures:
+    """The runs in flight of one share partition, each with its member's client. `has_more`: they are not all."""
+
+    runs: list[tuple[InFlight, ClientName]]
+    has_more: bool = False
+
+
+Runs: TypeAlias = dict[tuple[str, str, int], RunFigures]
+"""By group, topic and partition."""
+
+
 def is_fresh(node: Node, now: Millis) -> bool:
     """Whether the cluster still relies on this node's leaderships and coordinators."""
     return node.membership is None or node.membership.is_fresh(now)
 
 
-def take(node: Node, now: Millis, group_id: str | None = None, held_max: int = 0) -> ShareFigures:
+def take(node: Node, now: Millis, group_id: str | None = None) -> ShareFigures:
     """Read the node. Runs on its event loop; a coordinator that no client has used yet stays unused."""
     share = node.coordinators.in_use.share
-    partitions = share.describe(now, group_id, held_max) if share is not None else []
+    partitions = share.describe(now, group_id) if share is not None else []
     groups = _coordinated_here(node, now, group_id)
     for name in {each.group_id for each in partitions} - groups.keys():
         groups[name] = _unknown_here(node, now, name)
     return ShareFigures(
         now, [group for _, group in sorted(groups.items())], partitions, len(share.sessions) if share is not None else 0
     )
+
+
+async def take_runs(node: Node, figures: ShareFigures) -> Runs:
+    """The runs in flight of the share partitions in these figures, with other work of the event loop in between."""
+    share = node.coordinators.in_use.share
+    found: Runs = {}
+    if share is None:
+        return found
+    from ottla.broker.delivery.describing import RUNS_MAX, in_flight  # loaded already, as the node delivers records
+    from ottla.broker.delivery.sessions import NO_CLIENT
+
+    for group in figures.groups:
+        for hosted in share.hosted_of(group.group_id):
+            place = found[group.group_id, hosted.partition.topic_name, hosted.key.partition] = RunFigures([])
+            slices = in_flight(hosted, 0, RUNS_MAX)
+            is_last = False
+            while not is_last:
+                try:
+                    some = next(slices)
+                except StopIteration as end:
+                    some, more = end.value
+                    place.has_more, is_last = more is not None, True
+                for run in some:
+                    session = share.sessions.get(group.group_id, run.member)
+                    place.runs.append((run, session.client if session is not None else NO_CLIENT))
+                await asyncio.sleep(0)
+    return found
 
 
 def _coordinated_here(node: Node, now: Millis, group_id: str | None) -> dict[str, GroupFigures]:
@@ -75,7 +113,6 @@ def _coordinated_here(node: Node, now: Millis, group_id: str | None) -> dict[str
             group.group_id,
             group.state,
             node.node_id,
-            {each.member_id: (each.client_id, each.client_host) for each in group.members.values()},
         )
         for partition, shard in loaded
         if node.leadership.holds(partition)
@@ -90,46 +127,38 @@ def _unknown_here(node: Node, now: Millis, group_id: str) -> GroupFigures:
 
     topic = node.image.topics.get(CONSUMER_OFFSETS_TOPIC)
     if topic is None:
-        return GroupFigures(group_id, None, None, {})
+        return GroupFigures(group_id, None, None)
     index = partition_of(group_id, len(topic.partitions))
     leader = topic.partitions[index].leader
     host = node.coordinators.in_use.groups
     loaded = host.loaded() if host is not None and is_fresh(node, now) else []
     is_here = any(partition.index == index and node.leadership.holds(partition) for partition, _ in loaded)
-    return GroupFigures(group_id, "Dead" if is_here else None, leader if leader >= 0 else None, {})
+    return GroupFigures(group_id, "Dead" if is_here else None, leader if leader >= 0 else None)
 
 
-def as_json(figures: ShareFigures) -> bytes:
-    """{"groups": [{"group", "state", "coordinator", "paused", "partitions": [{..., "held": [...]}]}]}; times in
-    milliseconds. The state is null where another node coordinates the group."""
-    return json.dumps({"groups": [_group(figures, group) for group in figures.groups]}, indent=1).encode() + b"\n"
+def as_json(figures: ShareFigures, runs: Runs) -> bytes:
+    """{"groups": [{"group", "state", "coordinator", "paused", "partitions": [{..., "held": [], "waiting": []}]}]}.
+
+    Times are in milliseconds. The state is null if another node coordinates the group."""
+    groups = [_group(figures, runs, group) for group in figures.groups]
+    return json.dumps({"groups": groups}, indent=1).encode() + b"\n"
 
 
-def _group(figures: ShareFigures, group: GroupFigures) -> dict[str, Any]:
+def _group(figures: ShareFigures, runs: Runs, group: GroupFigures) -> dict[str, Any]:
     partitions = [each for each in figures.partitions if each.group_id == group.group_id]
     return {
         "group": group.group_id,
         "state": group.state,
         "coordinator": group.coordinator,
         "paused": any(each.paused for each in partitions),
-        "partitions": [_partition(each, figures.now, group.members) for each in partitions],
+        "partitions": [
+            _partition(each, figures.now, runs.get((each.group_id, each.topic, each.partition), RunFigures([])))
+            for each in partitions
+        ],
     }
 
 
-def _partition(each: DescribedPartition, now: Millis, members: dict[str, tuple[str, str]]) -> dict[str, Any]:
-    held = [
-        {
-            "first_offset": run.first,
-            "last_offset": run.last,
-            "member": run.member,
-            "client_id": members.get(run.member, ("", ""))[0],
-            "host": members.get(run.member, ("", ""))[1],
-            "delivery_count": run.delivery_count,
-            "held_ms": now - run.since,
-            "lock_left_ms": run.lock_deadline - now,
-        }
-        for run in each.held
-    ]
+def _partition(each: DescribedPartition, now: Millis, shown: RunFigures) -> dict[str, Any]:
     return {
         "topic": each.topic,
         "partition": each.partition,
@@ -144,7 +173,35 @@ def _partition(each: DescribedPartition, now: Millis, members: dict[str, tuple[s
         "acknowledged": each.acknowledged,
         "lock_timeouts": each.lock_timeouts,
         "dead_letters": each.dead_letters,
-        "held": held,
+        "held": [_held(run, client, now) for run, client in shown.runs if run.member],
+        "waiting": [_waiting(run, now) for run, _ in shown.runs if not run.member],
+        "has_more": shown.has_more,
+    }
+
+
+def _held(run: InFlight, client: ClientName, now: Millis) -> dict[str, Any]:
+    """A run that a member has acquired."""
+    return {
+        "first_offset": run.first,
+        "last_offset": run.last,
+        "member": run.member,
+        "client_id": client.client_id,
+        "host": client.host,
+        "delivery_count": run.delivery_count,
+        "held_ms": now - run.since,
+        "lock_left_ms": run.until - now,
+    }
+
+
+def _waiting(run: InFlight, now: Millis) -> dict[str, Any]:
+    """A run that waits for its next delivery, or for its dead letter."""
+    is_back = run.state.name == "AVAILABLE"
+    return {
+        "first_offset": run.first,
+        "last_offset": run.last,
+        "state": run.state.name.lower(),
+        "delivery_count": run.delivery_count,
+        "next_try_ms": max(run.until - now, 0) if is_back else None,
     }
 
 

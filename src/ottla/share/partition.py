@@ -40,7 +40,7 @@ from ottla.share.standing import (
     Change,
     DeliverableRange,
     DeliveryState,
-    Held,
+    InFlight,
     Letter,
     State,
     StateBatch,
@@ -623,11 +623,25 @@ class SharePartition:
 
     # ---- inspection ------------------------------------------------------------------------------------------------
 
-    def held_runs(self) -> Iterator[Held]:
-        """Every acquired run, in the order of offsets."""
-        for first, end, standing in self.runs.within(self.start, self.end):
-            if standing.state == _ACQUIRED:
-                yield Held(first, end - 1, standing.member, standing.since, standing.time, standing.delivery_count)
+    def in_flight_from(self, offset: int, runs_max: int, examined_max: int) -> tuple[list[InFlight], int | None]:
+        """At most `runs_max` runs that are in flight, from `offset` on, in the order of offsets; and the offset from
+        which there may be more, None at the end. Examines at most `examined_max` runs.
+
+        In flight is every run but those that are done, and those that no member has had and that have no delay.
+        """
+        found: list[InFlight] = []
+        left = examined_max
+        for first, end, standing in self.runs.within(offset, self.end):
+            if not left or len(found) == runs_max:
+                return found, first
+            left -= 1
+            state, count, member, until, since, write, rejected = standing
+            if state in _TERMINAL or (state == _AVAILABLE and not count and not until):
+                continue
+            found.append(
+                InFlight(first, end - 1, State(state), count, member, since, until, write != NO_WRITE, rejected)
+            )
+        return found, None
 
     def check(self) -> None:
         runs = self.runs

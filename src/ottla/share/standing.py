@@ -119,12 +119,20 @@ class DeliverableRange(NamedTuple):
     fresh: bool = False
 
 
-class Held(NamedTuple):
-    """A run that a member has acquired, for display."""
+class InFlight(NamedTuple):
+    """A run of records that are under way, for display: acquired, archiving, delayed, or returned by a member.
+
+    `until`: for ACQUIRED, when the lock ends; for AVAILABLE, when the delay ends, 0 without one. `since`: when it was
+    acquired. `is_being_written`: its acknowledgement waits for the coordinator. `is_rejected`: for ARCHIVING, whether a
+    member rejected it.
+    """
 
     first: int
     last: int
+    state: State
+    delivery_count: int
     member: str
     since: Millis
-    lock_deadline: Millis
-    delivery_count: int
+    until: Millis
+    is_being_written: bool
+    is_rejected: bool

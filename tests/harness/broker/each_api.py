@@ -44,6 +44,7 @@ from ottla.protocol.messages import (
     describe_producers,
     describe_quorum,
     describe_share_group_offsets,
+    describe_share_partitions,
     describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
@@ -382,6 +383,10 @@ class EachApi:
         topics = [describe_share_group_offsets.DescribeShareGroupOffsetsRequestTopic("t", [0])]
         groups = [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup("share", topics)]
         return describe_share_group_offsets.DescribeShareGroupOffsetsRequest(groups)
+
+    def _describe_share_partitions(self) -> Any:
+        of = describe_share_partitions
+        return of.DescribeSharePartitionsRequest("share", [of.RequestTopic("t", [of.RequestPartition(0)])])
 
     def _alter_share_group_offsets(self) -> Any:
         of = alter_share_group_offsets

@@ -2,7 +2,8 @@
 
 The answer has every property with its value, the value's source, all the layers below it (synonyms), its type and a
 sentence about it. Secrets are null. Listeners and the data directory are the ones in use. A request with an unknown
-resource type is refused as a whole, as in Kafka.
+resource type is refused as a whole, as in Kafka. One entry of a broker is no property, and nothing can set it: the list
+of Ottla's own requests that the node serves.
 
 Versions: 3 types and sentences, 4 flexible.
 
@@ -14,7 +15,7 @@ Source: Kafka's ConfigHelper.scala; KIP-133, KIP-226, KIP-569.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.api.config_resources import (
     ConfigResourceType,
@@ -25,10 +26,13 @@ from ottla.broker.api.config_resources import (
 )
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.config.answers import Entry, broker_entries, cluster_entries, group_entries, topic_entries
+from ottla.broker.config.key import ConfigKey, Kind
 from ottla.broker.config.values import shown
 from ottla.broker.effects import Close, Parked
 from ottla.broker.requests import Listening, Request
+from ottla.broker.served import PRIVATE
 from ottla.broker.slices import NO_ELEMENTS, SLICE_STEPS, Work, answer_of_parts
+from ottla.protocol import private_requests
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
@@ -60,6 +64,14 @@ _FLEXIBLE_SINCE = 4
 ANSWERED_AT_ONCE_MAX = 3
 """With more resources than these the answer is built in slices."""
 ANSWER_BYTES_MAX = 0x7FFF_FF00
+
+PRIVATE_KEY: Final = ConfigKey(
+    private_requests.PRIVATE_REQUESTS,
+    Kind.LIST,
+    (),
+    "Requests of Ottla's own that the node serves: KEY:LOWEST-HIGHEST version of each. The node reports it; it cannot "
+    "be set.",
+)
 
 _KNOWN = frozenset(ConfigResourceType)
 
@@ -167,7 +179,7 @@ def _entries(node: Core, request: Request, resource_type: int, name: str) -> Map
                 return cluster_entries(node.settings.current)
             broker_id_of(node, name, "expected {} or empty string, but received {}")
             given = {**_listeners(node, request), "log.dirs": (node.directory,)}
-            return broker_entries(node.settings.current, given)
+            return {**broker_entries(node.settings.current, given), PRIVATE_KEY.name: _private_requests}
         case ConfigResourceType.BROKER_LOGGER:
             if not name:
                 raise ResourceRefusedError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
@@ -190,6 +202,11 @@ def _listeners(node: Core, request: Request) -> dict[str, tuple[str, ...]]:
         "listeners": tuple(_text(each.name, (each.host, each.port)) for each in here),
         "advertised.listeners": tuple(_text(each.name, each.advertised or address.advertised) for each in here),
     }
+
+
+def _private_requests() -> Entry:
+    served = private_requests.shown({key: spec.versions for key, spec in PRIVATE.items()})
+    return Entry(PRIVATE_KEY, served, [], read_only=True)
 
 
 def _text(name: str, at: tuple[str, int]) -> str:

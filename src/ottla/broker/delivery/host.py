@@ -26,6 +26,7 @@ from ottla.broker.delivery.describing import DescribedPartition, described, lag_
 from ottla.broker.delivery.loading import Loader
 from ottla.broker.delivery.partitions import HostedShare, HostedState, ShareWaiter
 from ottla.broker.delivery.persisting import Persister
+from ottla.broker.delivery.reading import readable_end
 from ottla.broker.delivery.sessions import ShareSession, ShareSessions, TopicIdPartition
 from ottla.broker.delivery.state_calls import StateCalls
 from ottla.broker.delivery.tick_count import TickCount
@@ -267,16 +268,24 @@ class ShareHost(Subscriber):
         led = self.leadership.led(topic_id, partition)
         return -1 if isinstance(led, ErrorCode) else lag_of(led.log.high_watermark, start_offset, complete_count)
 
-    def describe(self, now: Millis, group_id: str | None = None, held_max: int = 1000) -> list[DescribedPartition]:
+    def hosted_of(self, group_id: str) -> list[HostedShare]:
+        """The group's share partitions that are loaded or being loaded, in order."""
+        return [hosted for _, hosted in sorted(self._of_group.get(group_id, {}).items())]
+
+    def describe(self, now: Millis, group_id: str | None = None) -> list[DescribedPartition]:
         """Every loaded share partition, of one group or of all."""
-        found: list[DescribedPartition] = []
-        for key, hosted in sorted(self._hosted.items()):
-            machine = hosted.machine
-            if machine is None or group_id not in (None, key.group_id):
-                continue
-            lag = self.lag(key.topic_id, key.partition, machine.start, machine.complete_count)
-            found.append(described(hosted, machine, lag, self.letters.written(key), held_max))
-        return found
+        every = sorted(self._hosted.items()) if group_id is None else sorted(self._of_group.get(group_id, {}).items())
+        found = (self.describe_one(hosted) for _, hosted in every)
+        return [each for each in found if each is not None]
+
+    def describe_one(self, hosted: HostedShare) -> DescribedPartition | None:
+        """The figures of a share partition; None unless it is loaded."""
+        machine, key = hosted.machine, hosted.key
+        if machine is None:
+            return None
+        lag = self.lag(key.topic_id, key.partition, machine.start, machine.complete_count)
+        end = readable_end(hosted.partition.log, hosted.config.isolation)
+        return described(hosted, machine, lag, end, self.letters.written(key))
 
     def check(self) -> None:
         self.sessions.check()

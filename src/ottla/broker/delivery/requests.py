@@ -23,7 +23,7 @@ from ottla.broker.delivery.answer import ShareAnswer
 from ottla.broker.delivery.host import ShareHost
 from ottla.broker.delivery.partitions import HostedShare, ShareWaiter
 from ottla.broker.delivery.reading import Budget, ShareReader, readable_end
-from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession, TopicIdPartition
+from ottla.broker.delivery.sessions import FINAL_EPOCH, INITIAL_EPOCH, ClientName, ShareSession, TopicIdPartition
 from ottla.broker.effects import Parked, Part
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import Access, Operation
@@ -271,11 +271,15 @@ class ShareFetching(ShareExchange):
             if not sessions.members_of(self.group_id):
                 self.share.first_member_comes(now, self.group_id)
             self.session = sessions.open(self.group_id, self.member_id, connection, places)
-            return ErrorCode.SHARE_SESSION_LIMIT_REACHED if self.session is None else None
+            if self.session is None:
+                return ErrorCode.SHARE_SESSION_LIMIT_REACHED
+            self.session.client = self._client
+            return None
         session = sessions.resume(self.group_id, self.member_id, epoch, connection)
         if isinstance(session, ErrorCode):
             return session
         self.session = session
+        session.client = self._client
         if epoch != FINAL_EPOCH:
             more = sum(place not in session.partitions for place in places)
             if more and not self._make_room(now, len(session.partitions) + more, session):
@@ -286,6 +290,10 @@ class ShareFetching(ShareExchange):
                 for index in topic.partitions:
                     session.partitions.pop((bytes(topic.topic_id), index), None)
         return None
+
+    @property
+    def _client(self) -> ClientName:
+        return ClientName(self.request.client_id, f"/{self.request.identity.address.client_host}")
 
     def _make_room(self, now: Millis, wanted: int, but: ShareSession | None) -> bool:
         """Make room for a session with this many partitions; larger ones are closed for it, if that helps."""

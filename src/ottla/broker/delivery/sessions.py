@@ -16,7 +16,7 @@ Source: Kafka's ShareSessionCache.java, SharePartitionManager.newContext, ShareR
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ottla.broker.config.live import LiveSettings
 from ottla.protocol.errors import ErrorCode
@@ -32,10 +32,20 @@ TopicIdPartition: TypeAlias = tuple[bytes, int]
 """Topic id and partition index."""
 
 
+class ClientName(NamedTuple):
+    """A member's client id, and its network address behind a slash, as Kafka shows it."""
+
+    client_id: str
+    host: str
+
+
+NO_CLIENT: Final = ClientName("", "")
+
+
 class ShareSession:
     """One member's session with this node."""
 
-    __slots__ = ("connection", "epoch", "group_id", "member_id", "partitions")
+    __slots__ = ("client", "connection", "epoch", "group_id", "member_id", "partitions")
 
     def __init__(
         self, group_id: str, member_id: str, connection: int, partitions: dict[TopicIdPartition, None]
@@ -45,6 +55,7 @@ class ShareSession:
         self.connection = connection
         self.partitions = partitions
         self.epoch = 1
+        self.client: ClientName = NO_CLIENT
 
     def advance(self) -> None:
         self.epoch = self.epoch + 1 if self.epoch < _EPOCH_MAX else 1

@@ -1,0 +1,31 @@
+"""Says which of Ottla's own requests a node serves, in a text that DescribeConfigs returns.
+
+Kafka has no requests with these keys, and ApiVersions does not list them: tools that guess a broker's release from its
+keys would not know it. A node that lacks a key closes the connection, as with every unknown key. So a client first asks
+for the entry `PRIVATE_REQUESTS` of the node's configs. The entry is absent on nodes without own requests, and on Kafka.
+
+The text has KEY:LOWEST-HIGHEST of each request, separated by commas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+PRIVATE_FROM: Final = 10_900
+"""Keys from here on are Ottla's own. Those from 10,000 on belong to Confluent's servers, which use the lowest ones."""
+PRIVATE_REQUESTS: Final = "ottla.private.requests"
+
+_ONE = re.compile(r"\s*(\d{1,5}):(\d{1,5})-(\d{1,5})\s*", re.ASCII)
+
+
+def shown(ranges: Mapping[int, tuple[int, int]]) -> tuple[str, ...]:
+    """The entries of the list for these keys, each with its lowest and highest version."""
+    return tuple(f"{int(key)}:{low}-{high}" for key, (low, high) in sorted(ranges.items()))
+
+
+def parsed(text: str) -> dict[int, tuple[int, int]]:
+    """The keys in a text, each with its lowest and highest version. Ignores what it does not understand."""
+    found = (_ONE.fullmatch(each) for each in text.split(","))
+    return {int(each[1]): (int(each[2]), int(each[3])) for each in found if each is not None}

@@ -1,0 +1,73 @@
+"""The messages of Ottla's own requests, as a table.
+
+`message_schemas` reads the table, `generate_messages` makes classes of it. docs/private-requests.md is for those who
+write clients of these requests.
+
+`api` begins a request: its name, its API key, its versions, its first flexible version. `request` and `response` begin
+its two messages. Fields and structs are written as in `internal_records`. A field that a later version brings has the
+versions that it exists in, as `owner string? 1+`. A published version never changes.
+"""
+
+PRIVATE_MESSAGES = """
+api DescribeSharePartitions key=10900 versions=0-0 flexible=0
+request
+    group_id string
+    topics []Topic? default=null
+    runs_max int32 default=1000
+  struct Topic
+    name string
+    partitions []Partition
+  struct Partition
+    partition_index int32
+    from_offset int64 default=-1
+response
+    throttle_time_ms int32
+    error_code int16
+    error_message string? default=null
+    paused bool
+    paused_since_ms int64 default=-1
+    paused_by string? default=null
+    record_locks_max int32
+    delivery_count_limit int32
+    lock_duration_ms int32
+    topics []Topic
+  struct Topic
+    name string
+    topic_id uuid
+    partitions []Partition
+  struct Partition
+    partition_index int32
+    error_code int16
+    error_message string? default=null
+    is_loaded bool
+    leader_epoch int32 default=-1
+    start_offset int64 default=-1
+    end_offset int64 default=-1
+    readable_end_offset int64 default=-1
+    lag int64 default=-1
+    acquired_count int64
+    archiving_count int64
+    completed_count int64
+    accepted_count int64
+    released_count int64
+    rejected_count int64
+    renewed_count int64
+    gap_count int64
+    lock_timeout_count int64
+    dead_letter_count int64
+    next_offset int64 default=-1
+    runs []Run
+  struct Run
+    first_offset int64
+    last_offset int64
+    state int8
+    delivery_count int16
+    is_being_written bool
+    is_rejected bool
+    member_id string? default=null
+    client_id string? default=null
+    client_host string? default=null
+    held_ms int64 default=-1
+    lock_left_ms int64 default=-1
+    next_try_ms int64 default=-1
+"""
