@@ -107,7 +107,7 @@ def test_modules_say_what_they_know() -> None:
 
 def test_modules_say_first_what_they_do() -> None:
     """In a sentence that begins with a verb; rooms, handlers and commands begin with their names."""
-    named = re.compile(r"__init__|__main__|k\d\d_\w+")
+    named = re.compile(r"__init__|__main__|k\d\d+_\w+")
     other = [
         f"{path.relative_to(TOP)}: {said.split(maxsplit=1)[0]}"
         for path in sources("src")

@@ -479,7 +479,7 @@ def test_a_scrape_creates_nothing(tmp_path: Path) -> None:
     stage = NodeStage(tmp_path)
     before = replace(stage.node.coordinators.in_use)
     assert text_of(stage)
-    assert share_groups.as_json(share_groups.take(stage.node, stage.now)) == b'{\n "groups": []\n}\n'
+    assert share_groups.as_json(share_groups.take(stage.node, stage.now), {}) == b'{\n "groups": []\n}\n'
     assert stage.node.coordinators.in_use == before
     assert not stage.node.image.topics
 
@@ -522,7 +522,7 @@ def test_a_share_group_that_is_coordinated_elsewhere_is_not_dead(tmp_path: Path)
     stage = pair.stages[READS]
 
     def shown() -> tuple[object, object]:
-        (group,) = json.loads(share_groups.as_json(share_groups.take(stage.node, stage.now)))["groups"]
+        (group,) = json.loads(share_groups.as_json(share_groups.take(stage.node, stage.now), {}))["groups"]
         return group["state"], group["coordinator"]
 
     assert shown() == (None, KEEPS)

@@ -255,6 +255,9 @@ class Rules:
     def allows_any(self, identity: Any, operation: Operation, resource_type: ResourceType) -> bool:
         return True
 
+    def is_super(self, identity: Any) -> bool:
+        return False
+
 
 def test_a_topic_that_the_client_may_not_describe_is_left_out_whether_it_exists_or_not(stage: ShareStage) -> None:
     begun(stage)[1].fetch()

@@ -15,6 +15,7 @@ from ottla.client.errors import (
     TimedOutError,
     UnsupportedVersionError,
 )
+from ottla.client.private_requests import ask_node, ask_nodes
 
 __all__ = [
     "BadResponseError",
@@ -27,5 +28,7 @@ __all__ = [
     "TimedOutError",
     "TopicPartition",
     "UnsupportedVersionError",
+    "ask_node",
+    "ask_nodes",
     "delete_offsets",
 ]

@@ -208,9 +208,7 @@ class DescribeSharePartitionsRequest(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrameError(
-                f"DescribeSharePartitionsRequest v{version} is cut short or holds bad text"
-            ) from error
+            raise MalformedFrameError(f"DescribeSharePartitionsRequest v{version} is cut short or holds bad text") from error
 
 
 class Run(Struct):
@@ -690,6 +688,4 @@ class DescribeSharePartitionsResponse(Message):
                 pos += 1
             return self, pos
         except SHORT_INPUT as error:
-            raise MalformedFrameError(
-                f"DescribeSharePartitionsResponse v{version} is cut short or holds bad text"
-            ) from error
+            raise MalformedFrameError(f"DescribeSharePartitionsResponse v{version} is cut short or holds bad text") from error
