@@ -1,4 +1,4 @@
-"""Matches names with regular expressions from clients: RE2's syntax, whole names.
+"""Matches texts with regular expressions from clients, in RE2's syntax: whole names, or parts of values.
 
 The names are those of topics and of transactional ids. Every package may import this module.
 
@@ -9,7 +9,7 @@ Source: Kafka's GroupMetadataManager.java (refreshRegularExpressions), which use
 KIP-848, KIP-1152.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, Final
 
@@ -28,7 +28,13 @@ def matching(expression: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if matches(name)))
 
 
-def _compiled(expression: str) -> Any:
+def searching(expression: str) -> Callable[[str], bool]:
+    """A function that says whether a text holds the expression. Raises InvalidExpressionError."""
+    found = _compiled(expression, "SearchSet").Match
+    return lambda text: bool(found(text))
+
+
+def _compiled(expression: str, kind: str = "FullMatchSet") -> Any:
     if len(expression) > _LENGTH_MAX:
         raise InvalidExpressionError(f"longer than {_LENGTH_MAX} characters")
     try:
@@ -41,7 +47,7 @@ def _compiled(expression: str) -> Any:
     try:
         re2.compile(expression, options=options)
         # A set with one expression, because its match makes no object per name.
-        compiled = re2.Set.FullMatchSet(options)
+        compiled = getattr(re2.Set, kind)(options)
         compiled.Add(expression)
         compiled.Compile()
     except re2.error as error:

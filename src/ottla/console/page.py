@@ -159,13 +159,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a page that is slow or may fail alone: it loads by itself, and its error stays in its place."""
+    """A part of a page that is slow or may fail alone: it loads by itself, and its error stays in its place. The page's
+    template places a part that is not listed."""
 
     name: str
     title: str
     load: Callable[[Context], View]
     refresh_s: int = 15
     is_first: bool = False
+    is_listed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ class Page:
     downloads: tuple[Download, ...] = ()
 
 
-def url(path: str, **query: object) -> str:
+def url(path: str, /, **query: object) -> str:
     """An address within the console; values of any characters, None left out."""
     given = {name: str(value) for name, value in query.items() if value is not None and value != ""}
     return f"{path}?{urlencode(given, errors='surrogatepass')}" if given else path

@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.console.page import Page
-from ottla.console.pages import group, groups, overview, topic, topics, transaction, transactions
+from ottla.console.pages import (
+    group,
+    groups,
+    message,
+    messages,
+    overview,
+    topic,
+    topics,
+    transaction,
+    transactions,
+)
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE,
     topics.PAGE,
     topic.PAGE,
+    messages.PAGE,
+    message.PAGE,
     groups.PAGE,
     group.PAGE,
     transactions.PAGE,

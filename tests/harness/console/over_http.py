@@ -40,12 +40,12 @@ class User:
         entered = client.get("/", params={"token": TOKEN})
         assert entered.status_code == 303, entered.text
 
-    def get(self, path: str, status: int = 200, **query: object) -> str:
+    def get(self, path: str, status: int = 200, /, **query: object) -> str:
         answer = self.client.get(address(path, query))
         assert answer.status_code == status, (path, answer.status_code, answer.text[-2000:])
         return answer.text
 
-    def json(self, path: str, status: int = 200, **query: object) -> Any:
+    def json(self, path: str, status: int = 200, /, **query: object) -> Any:
         answer = self.client.get(address(f"{path}.json", query))
         assert answer.status_code == status, (path, answer.status_code, answer.text[-2000:])
         assert answer.headers["content-type"] == "application/json"

@@ -3,11 +3,13 @@
 (() => {
   const trouble = () => document.getElementById("trouble");
   const pause = () => document.getElementById("pause");
+  const ARRIVED_MAX = 300;
   let paused = false;
   let going = false;
 
   const isBusy = (target) => {
     const active = document.activeElement;
+    if (target.id === "tail") return false;
     const typing = active && target.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName);
     const chosen = window.getSelection();
     const selecting = chosen && !chosen.isCollapsed && target.contains(chosen.anchorNode);
@@ -29,6 +31,8 @@
   });
   document.addEventListener("htmx:afterSwap", (event) => {
     trouble().hidden = true;
+    const messages = document.querySelector("#messages");
+    if (messages) [...messages.tBodies].slice(ARRIVED_MAX).forEach((each) => each.remove());
     if (!focused) return;
     const found = focused.startsWith("#")
       ? document.querySelector(focused)

@@ -1,0 +1,59 @@
+"""Shows the bytes of keys, values and headers as text: JSON, UTF-8 or hex."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.escaping import UNSEEN
+
+AUTO, JSON, TEXT, HEX = "auto", "json", "text", "hex"
+FORMATS: Final = (AUTO, JSON, TEXT, HEX)
+JSON_BYTES_MAX: Final = 1 << 20
+"""A longer value is shown as text, and a search by a path does not read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Bytes as text. `text` is None for null; `size` counts all bytes, also where `is_cut`."""
+
+    text: str | None
+    format: str
+    size: int
+    is_cut: bool = False
+
+
+def shown(data: bytes | None, format: str, chars_max: int, *, indent: bool = False) -> Shown:
+    """The first characters of the bytes in a format; `auto` chooses the first that fits."""
+    if data is None:
+        return Shown(None, "null", 0)
+    chosen, text = _formatted(data, format, chars_max, indent)
+    return Shown(text[:chars_max], chosen, len(data), len(text) > chars_max)
+
+
+def _formatted(data: bytes, format: str, chars_max: int, indent: bool) -> tuple[str, str]:
+    if format in (AUTO, JSON) and len(data) <= JSON_BYTES_MAX and data.lstrip()[:1] in (b"{", b"["):
+        try:
+            value = json.loads(data)
+            if not indent:
+                return JSON, data[: 4 * chars_max + 4].decode("utf-8", "replace")
+            return JSON, json.dumps(value, ensure_ascii=False, indent=2)
+        except (ValueError, RecursionError):
+            pass
+    if format == HEX or (format == AUTO and not is_text(data)):
+        return HEX, data[: chars_max // 2 + 1].hex(" ")
+    return TEXT, data[: 4 * chars_max + 4].decode("utf-8", "replace")
+
+
+def is_text(data: bytes) -> bool:
+    """Whether the bytes look like text: UTF-8 with few control characters, by their beginning."""
+    start = data[:1024]
+    try:
+        text = start.decode()
+    except UnicodeDecodeError as wrong:
+        if len(data) <= len(start) or wrong.start < len(start) - 3:
+            return False
+        text = start[: wrong.start].decode()
+    odd = sum(len(each) for each in UNSEEN.findall(text) if each not in "\t\n\r")
+    return odd * 20 <= len(text)

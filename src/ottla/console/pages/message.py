@@ -1,0 +1,123 @@
+"""Shows one record: key, value, headers and transaction; downloads them, and sends the record again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ottla.console.browsing.filters import Filter
+from ottla.console.browsing.scan import Found, Scan
+from ottla.console.page import (
+    Change,
+    Context,
+    Done,
+    Download,
+    Field,
+    InputError,
+    MissingError,
+    Page,
+    Preview,
+    View,
+    url,
+)
+from ottla.console.pages.messages import MessageRow, format_of, row_of
+from ottla.console.producing import Wanted, append, preview_of
+from ottla.console.reading import topic_of
+from ottla.escaping import visible
+
+CHARS_MAX: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message(View):
+    """A record of a topic. `previous` is the address of the record before it, "" at the start."""
+
+    topic: str
+    row: MessageRow
+    leader_epoch: int
+    format: str
+    previous: str
+    next: str
+
+
+def found_at(context: Context) -> Found:
+    """The record that the address names. Raises MissingError."""
+    name, partition, offset = context.need("topic"), context.number("partition", 0), context.number("offset", 0)
+    topic = topic_of(context, name)
+    if partition >= len(topic.partitions):
+        raise MissingError(f"{visible(name)} has no partition {partition}.")
+    scan = Scan(context.client, name, Filter(texts={}))
+    scanned = scan.forwards({partition: offset}, {partition: offset + 1}, 1)
+    if not scanned.found:
+        why = scanned.troubles[0] if scanned.troubles else "It was deleted, compacted away, or not written yet."
+        raise MissingError(f"There is no record at offset {offset} of {visible(name)}-{partition}. {why}")
+    return scanned.found[0]
+
+
+def load(context: Context) -> Message:
+    """The record that the address names."""
+    found, format, name = found_at(context), format_of(context), context.need("topic")
+    partition, offset = found.partition, found.record.offset
+    consume = ("--partition", str(partition), "--offset", str(offset), "--max-records", "1", "--format", "json")
+    query = dict(context.query)
+    return Message(
+        title=f"Message {offset} of {visible(name)}-{partition}",
+        command=context.command("consume", name, *consume),
+        topic=name,
+        row=row_of(found, format, CHARS_MAX, indent=True),
+        leader_epoch=found.leader_epoch,
+        format=format,
+        previous=url("/message", **(query | {"offset": offset - 1})) if offset else "",
+        next=url("/message", **(query | {"offset": offset + 1})),
+    )
+
+
+def _file(context: Context, part: str) -> tuple[str, bytes]:
+    found = found_at(context)
+    content = found.record.key if part == "key" else found.record.value
+    return f"{context.need('topic')}-{found.partition}-{found.record.offset}.{part}", content or b""
+
+
+def resend_fields(context: Context) -> Iterable[Field]:
+    return (
+        Field("target", "Topic", value=context.need("topic"), required=True),
+        Field("partition", "Partition", "number", hint="Empty: by the key, as Kafka's clients do."),
+    )
+
+
+def resent(context: Context) -> Wanted:
+    """The same key, value and headers for the topic of the form. Raises InputError."""
+    found = found_at(context)
+    if found.control:
+        raise InputError("A control record cannot be sent.")
+    target = context.form.get("target", "").strip()
+    try:
+        topic = topic_of(context, target)
+    except MissingError as missing:
+        raise InputError(str(missing)) from None
+    record = found.record
+    return Wanted.to(topic, context.form.get("partition", ""), record.key, record.value, tuple(record.headers))
+
+
+def resend_preview(context: Context) -> Preview:
+    preview = preview_of(context, resent(context), "Sends a copy of this record:")
+    return replace(preview, warnings=("The copy gets a new offset and the present time.",))
+
+
+def resend(context: Context) -> Done:
+    """Append a copy of the record."""
+    return append(context, resent(context))
+
+
+PAGE: Final = Page(
+    name="message",
+    path="/message",
+    load=load,
+    refresh_s=0,
+    changes=(Change("resend", "Send it again", resend_preview, resend, resend_fields, is_destructive=False),),
+    downloads=(
+        Download("key", lambda context: _file(context, "key")),
+        Download("value", lambda context: _file(context, "value")),
+    ),
+)

@@ -1,0 +1,142 @@
+"""The parts of the page of messages that decide: paths, filters, texts, partitions, positions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kafka.partitioner.default import murmur2 as murmur2_of_another
+
+from ottla.console.browsing.filters import filter_of
+from ottla.console.browsing.json_path import InvalidPathError, found_in, parsed
+from ottla.console.browsing.partitioner import murmur2, partition_of
+from ottla.console.browsing.texts import shown
+from ottla.console.page import InputError
+from ottla.console.pages.messages import caught_up, cursor_of, cursor_text, time_of
+from ottla.protocol.records import Record
+
+ORDER = {"id": 7, "user": {"name": "ann", "odd name": 1.5}, "items": [{"sku": "a"}, {"sku": "b"}], "gift": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("$", [ORDER]),
+        ("$.id", [7]),
+        ("id", [7]),
+        ("user.name", ["ann"]),
+        ("$.user['odd name']", [1.5]),
+        ('$["user"].name', ["ann"]),
+        ("$.items[0].sku", ["a"]),
+        ("$.items[-1].sku", ["b"]),
+        ("$.items[*].sku", ["a", "b"]),
+        ("$.items.*.sku", ["a", "b"]),
+        ("$.items[2]", []),
+        ("$.user[0]", []),
+        ("$.gift", [None]),
+        ("$.id.name", []),
+    ],
+)
+def test_a_path_finds_values(path: str, values: list[object]) -> None:
+    assert found_in(ORDER, parsed(path)) == values
+
+
+@pytest.mark.parametrize("path", ["$.a[?(@.b)]", "$..a", "$.a[", "$.__import__('os')", "$.a b", "$" + ".a" * 33])
+def test_no_other_path_is_read(path: str) -> None:
+    with pytest.raises(InvalidPathError):
+        parsed(path)
+
+
+RECORD = Record(0, 0, b"k1", json.dumps(ORDER).encode(), (("trace", b"x=1"), ("empty", None)))
+
+
+@pytest.mark.parametrize(
+    ("query", "accepted"),
+    [
+        ({"key": "k1"}, True),
+        ({"key": "k"}, False),
+        ({"contains": "ann"}, True),
+        ({"contains": "k1"}, True),
+        ({"contains": "bob"}, False),
+        ({"regex": r'"sku": "[b-z]"'}, True),
+        ({"regex": "^ann$"}, False),
+        ({"header": "trace"}, True),
+        ({"header": "trace=x=1"}, True),
+        ({"header": "trace=x"}, False),
+        ({"header": "other"}, False),
+        ({"path": "$.items[*].sku", "is": "b"}, True),
+        ({"path": "$.id", "is": "7"}, True),
+        ({"path": "$.gift", "is": "null"}, True),
+        ({"path": "$.nothing"}, False),
+        ({"key": "k1", "contains": "bob"}, False),
+        ({"key": "", "contains": ""}, True),
+    ],
+)
+def test_a_record_must_meet_every_condition(query: dict[str, str], accepted: bool) -> None:
+    search = filter_of(query)
+    assert search.is_empty == (not any(query.values()))
+    assert search.accepts(RECORD) == accepted
+
+
+def test_values_that_are_no_json_have_no_paths() -> None:
+    for value in (None, b"", b"{", b"\xff", b"[" * 100_000):
+        assert not filter_of({"path": "$.a"}).accepts(Record(value=value))
+
+
+@pytest.mark.parametrize("query", [{"regex": "("}, {"regex": "a" * 5_000}, {"regex": r"(a)\1"}, {"path": "$["}])
+def test_a_filter_that_cannot_be_read_is_refused(query: dict[str, str]) -> None:
+    with pytest.raises(InputError):
+        filter_of(query)
+
+
+def test_keys_are_put_where_kafkas_clients_put_them() -> None:
+    for key in (b"", b"a", b"ab", b"abc", b"abcd", b"\xff\xfe\xfd\xfc\xfb", b"a longer key, with a tail"):
+        assert murmur2(key) == murmur2_of_another(key)
+    assert partition_of(b"abc", 7) == (murmur2_of_another(b"abc") & 0x7FFFFFFF) % 7
+
+
+@pytest.mark.parametrize(
+    ("data", "format", "text", "said"),
+    [
+        (b'{"a":1}', "auto", '{"a":1}', "json"),
+        (b"{no", "auto", "{no", "text"),
+        ("caf\u00e9".encode(), "auto", "caf\u00e9", "text"),
+        (b"\x00\x01\x02\xff", "auto", "00 01 02 ff", "hex"),
+        (b"ab", "hex", "61 62", "hex"),
+        (b"\xff", "text", "\ufffd", "text"),
+        (b"", "auto", "", "text"),
+        (None, "auto", None, "null"),
+    ],
+)
+def test_bytes_are_shown_as_what_they_look_like(data: bytes | None, format: str, text: str, said: str) -> None:
+    found = shown(data, format, 100)
+    assert (found.text, found.format, found.is_cut) == (text, said, False)
+
+
+def test_long_bytes_are_cut() -> None:
+    found = shown(b"\xc3\xa9" * 1_000, "auto", 10)
+    assert (found.text, found.size, found.is_cut) == ("\u00e9" * 10, 2_000, True)
+    assert shown(b"x" * 1023 + b"\xc3\xa9" * 9, "auto", 10).format == "text"
+    assert shown(b'{"a":[1]}', "json", 100, indent=True).text == '{\n  "a": [\n    1\n  ]\n}'
+
+
+def test_positions_are_texts() -> None:
+    assert cursor_of(cursor_text({1: 7, 0: 12})) == {0: 12, 1: 7}
+    assert cursor_of("") == {}
+    for text in ("0", "0:", "a:1", "0:1,", "0:-1", "0:1;1:2"):
+        with pytest.raises(InputError):
+            cursor_of(text)
+
+
+def test_times_are_utc() -> None:
+    assert time_of("1970-01-01T00:00:01") == time_of("1970-01-01T01:00:01+01:00") == time_of("1000") == 1_000
+    for text in ("", "yesterday", "9999-99-99"):
+        with pytest.raises(InputError):
+            time_of(text)
+
+
+def test_a_live_page_skips_what_it_cannot_show() -> None:
+    assert caught_up({0: 5, 1: 5}, {0: 7, 1: 5, 2: 9}, 200) == ({0: 5, 1: 5, 2: 9}, 0)
+    first, skipped = caught_up({0: 0, 1: 0}, {0: 3_000, 1: 1_000}, 200)
+    assert first == {0: 2_850, 1: 950}
+    assert skipped == 3_800
