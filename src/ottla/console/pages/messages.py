@@ -31,7 +31,7 @@ NAMES_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A record. `transaction` is the state of its transaction, "" without one; `control` is the kind of control record."""
+    """A record. `transaction` is the state of its transaction, "" without one; `control` the kind of control record."""
 
     partition: int
     offset: int
