@@ -1,9 +1,11 @@
 """`ottla serve` as a process: what it says, how it stops, why it does not start."""
 
+import http.cookiejar
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -16,6 +18,7 @@ from ottla import __version__
 from ottla.cli.server_properties import NotServedError, take_listeners
 from ottla.client import Client
 from ottla.protocol.records import Record, build_batch
+from tests.harness.waiting import soon
 from tools.node_process import free_port
 
 Serve = Callable[..., "subprocess.Popen[str]"]
@@ -316,3 +319,30 @@ def test_help_is_in_the_tree_and_on_its_own(capfd: pytest.CaptureFixture[str]) -
     assert "serve" in capfd.readouterr().out
     assert main(["serve", "--help"]) == 0
     assert "examples:" in capfd.readouterr().out
+
+
+def test_a_console_beside_the_node_ends_with_it(serve: Serve, tmp_path: Path) -> None:
+    process = serve("--listen", "127.0.0.1:0", "--console", "127.0.0.1:0")
+    node = first_line(process)
+    assert process.stderr is not None
+    line = next(each for each in process.stderr if "The console" in each)
+    found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=\S+", line)
+    assert found is not None, line
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(LoopbackCookies()))
+    with opener.open(found[0], timeout=60) as answer:
+        page = answer.read().decode()
+    assert re.search(r"127\.0\.0\.1:\d+", node)[0] in page  # type: ignore[index]
+    process.kill()
+    soon(lambda: is_closed(int(found[1])), "the console ends with its node")
+
+
+class LoopbackCookies(http.cookiejar.CookieJar):
+    """Sends Secure cookies to loopback addresses, as browsers do."""
+
+    def __init__(self) -> None:
+        super().__init__(http.cookiejar.DefaultCookiePolicy(secure_protocols=("http", "https")))
+
+
+def is_closed(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) != 0

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import ssl
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ottla.cli.connection import HERE, LOCAL, Cluster, address, client_properties, own_login, tls_of
+from ottla.cli.console_process import DEFAULT, end_with_parent
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, UsageError, say
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from ottla.console.settings import Settings
 
 EPILOG = "Example: ottla console --bootstrap localhost:9092 --listen 127.0.0.1:9080"
-LISTEN = "127.0.0.1:9080"
 
 Listen = Annotated[
     str,
@@ -51,7 +52,7 @@ Names = Annotated[
 
 @with_shared_options
 def console(
-    listen: Listen = LISTEN,
+    listen: Listen = DEFAULT,
     read_only: ReadOnly = False,
     tls_cert: Certificate = None,
     tls_key: Key = None,
@@ -88,8 +89,11 @@ def console(
         except (OSError, ssl.SSLError) as error:
             raise CommandError(f"The certificate of --tls-cert cannot be used: {error}.") from None
         logging.basicConfig(format="%(message)s", level=logging.INFO)
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
         say(f"The console is at {serving.address_of(settings, listener)}")
+        sys.stdout.flush()
         say("Ctrl-C ends it.", err=True)
+        end_with_parent(lambda: setattr(server, "should_exit", True))
         server.run(sockets=[listener])
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ottla.cli.output import say
 
 REPORT = Path("ottla-demo.html")
 EPILOG = "Example: ottla demo --input /var/log/nginx/access.log --seconds 20"
@@ -28,9 +31,32 @@ def demo(
     report: Annotated[
         Path, typer.Option("--report", help="File of the page that the step on Spark writes (default ottla-demo.html).")
     ] = REPORT,
+    console: Annotated[
+        bool, typer.Option("--console", help="Keep the nodes at the end and show them in the browser, until Ctrl-C.")
+    ] = False,
 ) -> int:
     """Run a node, a stream of web activity, two groups, a job queue and pipelines, then three nodes of which one is
     killed; verify that nothing is lost."""
     from ottla.demo.run import run
 
-    return run(input, seconds, report if pipelines else None, with_cluster=cluster)
+    shown = show if console else None
+    return run(input, seconds, report if pipelines else None, with_cluster=cluster, show=shown)
+
+
+def show(places: dict[str, str]) -> None:
+    """Show nodes in the browser until Ctrl-C. `places`: addresses by a sentence about what happened there."""
+    from ottla.cli.console_process import ConsoleProcess
+
+    consoles: list[ConsoleProcess] = []
+    try:
+        for sentence, bootstrap in places.items():
+            say(sentence)
+            consoles.append(ConsoleProcess(bootstrap, "127.0.0.1:0", say))
+            consoles[-1].started.wait()
+        say("Ctrl-C ends the nodes and removes their data.")
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for each in consoles:
+            each.stop()

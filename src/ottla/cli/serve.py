@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from logging import Logger
 
+    from ottla.cli.console_process import ConsoleProcess
     from ottla.server.main import Server, ServerOptions
 
 DEFAULT_DATA = "ottla-data"
 DEFAULT_LISTEN = "127.0.0.1:9092"
+CONSOLE = "127.0.0.1:9080"
 
 EPILOG = """\
 Settings have Kafka's own property names; what is given by an option wins over the file.
@@ -32,6 +34,7 @@ examples:
   ottla serve --data /var/lib/ottla --listen 0.0.0.0:9092 --set ottla.allow.public.plaintext=true
   ottla serve --config server.properties --set log.retention.hours=24 --durability fsync
   ottla serve --tls-cert node.pem --tls-key node.key --sasl scram-sha-512 --add-user admin --listen 0.0.0.0:9092
+  ottla serve --console
   ottla serve --log-format json --metrics 127.0.0.1:9100
 """
 
@@ -77,6 +80,13 @@ def parser() -> Parser:
         help="format of the log on standard error (default: text)",
     )
     add("--metrics", metavar="HOST:PORT", help="address for Prometheus metrics at /metrics (default: none)")
+    add(
+        "--console",
+        metavar="HOST:PORT",
+        nargs="?",
+        const=CONSOLE,
+        help=f"show the node in the browser, at this address (default: no console; {CONSOLE} without an address)",
+    )
     add_options(made.add_argument_group("security"))
     add("--version", action="store_true", help="show the version and exit")
     return made
@@ -109,7 +119,7 @@ def main(arguments: list[str]) -> int:
     log = logger(log_format)
     for note in notes:
         log.info(note)
-    return run(options, log_format)
+    return run(options, log_format, given.console)
 
 
 def asks_for_json(arguments: list[str]) -> bool:
@@ -136,8 +146,8 @@ def tell(sentence: str, log_format: str) -> None:
         print(f"ottla: {sentence}", file=sys.stderr)
 
 
-def run(options: ServerOptions, log_format: str) -> int:
-    """Serve on a new event loop, and print the start-up line."""
+def run(options: ServerOptions, log_format: str, console_at: str | None = None) -> int:
+    """Serve on a new event loop, and print the start-up line. `console_at`: where a console listens."""
     import gc
 
     gc.disable()  # imported objects are never freed: collecting during imports costs a tenth of the start
@@ -146,6 +156,7 @@ def run(options: ServerOptions, log_format: str) -> int:
     from ottla.server.main import ServeRefusedError, SettingsRefusedError, serve
 
     serving = False
+    beside: list[ConsoleProcess] = []
 
     def ready(server: Server) -> None:
         nonlocal serving
@@ -158,6 +169,8 @@ def run(options: ServerOptions, log_format: str) -> int:
             print(greeting(server, log_format), flush=True)
         except OSError as error:  # a closed pipe or a full disk: clients can still be served
             logger(log_format).warning("the start-up line could not be written: %s", error.strerror)
+        if console_at is not None:
+            beside.append(console_of(server, console_at, log_format))
 
     try:
         uvloop.run(serve(options, ready))
@@ -170,7 +183,17 @@ def run(options: ServerOptions, log_format: str) -> int:
         # The log gets the whole traceback, because the error may not occur again; the user gets a sentence.
         logger(log_format).exception("the node ended by a fault of its own")
         return 1
+    finally:
+        for each in beside:
+            each.stop()
     return 0
+
+
+def console_of(server: Server, listen: str, log_format: str) -> ConsoleProcess:
+    """A console for the node, which reports to the node's log."""
+    from ottla.cli.console_process import ConsoleProcess
+
+    return ConsoleProcess(server.address, listen, logger(log_format).info)
 
 
 def greeting(server: Server, log_format: str) -> str:

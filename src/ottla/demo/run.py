@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from ottla.demo.cluster_steps import CLUSTER_STEPS
@@ -10,13 +11,23 @@ from ottla.demo.demonstration import Demonstration, StepFailedError
 from ottla.demo.node import NodeFailedError
 from ottla.demo.steps import STEPS
 
+LOOK = "To look at it in the browser: [bold]./demo --console[/bold] keeps the nodes at the end and shows them."
 
-def run(source: Path | None, seconds: float, report: Path | None, *, with_cluster: bool = True) -> int:
+
+def run(
+    source: Path | None,
+    seconds: float,
+    report: Path | None,
+    *,
+    with_cluster: bool = True,
+    show: Callable[[dict[str, str]], None] | None = None,
+) -> int:
     """Run the demonstration. Returns 0 if every step succeeds and the proof holds, 1 if a step fails, 2 if the input
     cannot be read.
 
     `report`: where the pipelines' step writes its page; None omits that step. `with_cluster`: whether the steps with
-    three nodes follow.
+    three nodes follow. `show` gets the addresses of the nodes at the end, by a sentence about what happened there, and
+    returns when the nodes may end.
     """
     from rich.console import Console
 
@@ -34,6 +45,11 @@ def run(source: Path | None, seconds: float, report: Path | None, *, with_cluste
         for step in (*of_one, *CLUSTER_STEPS) if with_cluster else of_one:
             demo.console.print(f"\n[bold]{step.__doc__}[/bold]", highlight=False, soft_wrap=True)
             step(demo)
+        if show is None:
+            demo.console.print(f"\n{LOOK}", highlight=False, soft_wrap=True)
+        else:
+            demo.hide()
+            show(places_of(demo))
     except (StepFailedError, NodeFailedError) as failure:
         demo.hide()
         print(f"ottla: {failure}", file=sys.stderr)
@@ -41,3 +57,14 @@ def run(source: Path | None, seconds: float, report: Path | None, *, with_cluste
     finally:
         demo.clear()
     return 0
+
+
+def places_of(demo: Demonstration) -> dict[str, str]:
+    """The addresses of the nodes, by a sentence; the node that the cluster's steps have stopped starts again."""
+    if demo.cluster is None:
+        return {"The node with the stream, the groups and the jobs:": demo.node.address}
+    demo.node.start()
+    return {
+        "The first node, with the stream, the groups and the jobs:": demo.node.address,
+        "The three nodes, with the killed leaders and the money:": demo.cluster.address,
+    }

@@ -48,6 +48,8 @@ from ottla.cli.cluster.processes import (
     tell,
 )
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
+from ottla.cli.console_process import DEFAULT as CONSOLE
+from ottla.cli.console_process import ConsoleProcess
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, UsageError, print_json, print_rows, ranges, say, sized
 from ottla.cli.replicas.rebalance import rebalance
@@ -107,12 +109,15 @@ def start(
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the nodes serve; they run in the background.")
     ] = False,
+    console: Annotated[bool, typer.Option("--console", help=f"Show the cluster in the browser, at {CONSOLE}.")] = False,
 ) -> int:
     """Start nodes on this machine and restart those that die, until Ctrl-C.
 
     A cluster that was started before keeps its number of nodes, addresses and settings, unless you pass others. Removed
     nodes stay out.
     """
+    if console and detach:
+        raise UsageError("--console ends with its command: run `ottla console` beside a detached cluster.")
     directory = directory_of(data)
     if (open_to_others := private.make_directory(directory)) is not None:
         say(open_to_others, err=True)
@@ -123,8 +128,9 @@ def start(
         for number in plan.removed:
             again = f"`ottla cluster start-node {number} --data {data}` adds it again"
             say(f"Node {number} was removed from the cluster, and is not started: {again}.", err=True)
-        run = detached if detach else watch
-        return run(directory, plan, done, restart=not no_restart)
+        if detach:
+            return detached(directory, plan, done, restart=not no_restart)
+        return watch(directory, plan, done, restart=not no_restart, console=console)
 
 
 @app.command("start-node", epilog="Example: ottla cluster start-node 2 --data ./cluster")
@@ -319,13 +325,15 @@ class Interrupted:
         return self._arrived
 
 
-def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: bool) -> int:
-    """Run the nodes until SIGINT or SIGTERM; returns the exit code. Calls `done` once all nodes are ready."""
+def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: bool, console: bool = False) -> int:
+    """Run the nodes until SIGINT or SIGTERM; returns the exit code. Calls `done` once all nodes are ready. `console`:
+    whether a console runs beside them."""
     over = Interrupted()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     private.write(directory / SUPERVISOR, f"{os.getpid()}\n")
     nodes = [NodeProcess(directory, plan, number, log=None) for number in plan.members]
+    beside: list[ConsoleProcess] = []
     try:
         for node in nodes:
             while not node.settled.wait(0.1) and not over.is_set():
@@ -340,8 +348,12 @@ def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: boo
             count = "1 node serves" if len(nodes) == 1 else f"{len(nodes)} nodes serve"
             say(f"{count} Kafka clients at {','.join(addresses)}, data in {directory}.")
             sys.stdout.flush()
+            if console:
+                beside.append(ConsoleProcess(",".join(addresses), CONSOLE, tell))
         tend(directory, plan, nodes, over, restart=restart)
     finally:
+        for each in beside:
+            each.stop()
         try:
             end_all({node.number: node.process.pid for node in nodes if node.process.poll() is None})
         finally:
