@@ -134,7 +134,7 @@ def test_transactions_and_their_markers_are_shown(visitor: User, console_broker:
         ("3", "open", ""),
     ]
     assert rows[0]["producer_id"] == rows[4]["producer_id"] >= 0
-    assert [each["value"]["text"] for each in visitor.json("/messages", topic=name, contains="2")["rows"]] == ["2"]
+    assert [each["value"]["text"] for each in visitor.json("/messages", topic=name, text="2")["rows"]] == ["2"]
     producer.abort_transaction()
     console_broker.delete_topic(name)
 

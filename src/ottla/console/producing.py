@@ -64,7 +64,7 @@ def headers_in(text: str) -> tuple[tuple[str, bytes], ...]:
 
 
 def preview_of(context: Context, wanted: Wanted, verb: str) -> Preview:
-    """What appending the record does."""
+    """Describes the record and its place."""
     kind = "a tombstone" if wanted.value is None else "one record"
     where = f"partition {wanted.partition} of {visible(wanted.topic)}"
     return Preview(

@@ -11,7 +11,7 @@ from ottla.demo.demonstration import Demonstration, StepFailedError
 from ottla.demo.node import NodeFailedError
 from ottla.demo.steps import STEPS
 
-LOOK = "To look at it in the browser: [bold]./demo --console[/bold] keeps the nodes at the end and shows them."
+LOOK = "[bold]./demo --console[/bold] shows all of this in the browser at the end, with the nodes still running."
 
 
 def run(

@@ -13,7 +13,7 @@ from ottla.console.page import InputError
 from ottla.expressions import InvalidExpressionError, searching
 from ottla.protocol.records import Record
 
-NAMES: Final = ("key", "contains", "regex", "header", "path", "is")
+NAMES: Final = ("key", "text", "regex", "header", "path", "is")
 """Parameters of an address that filter."""
 
 
@@ -78,7 +78,7 @@ def filter_of(query: Mapping[str, str]) -> Filter:
     try:
         return Filter(
             key=texts["key"].encode("utf-8", "surrogateescape") if "key" in texts else None,
-            contains=texts["contains"].encode("utf-8", "surrogateescape") if "contains" in texts else None,
+            contains=texts["text"].encode("utf-8", "surrogateescape") if "text" in texts else None,
             matches=searching(texts["regex"]) if "regex" in texts else None,
             header=None if header is None else (name, value.encode("utf-8", "surrogateescape") if equals else None),
             steps=parsed(texts["path"]) if "path" in texts else None,

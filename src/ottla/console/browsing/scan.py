@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Budget:
-    """What a request may still read."""
+    """Bytes and time that a request has left."""
 
     bytes_left: int = BYTES_MAX
     until: float = field(default_factory=lambda: time.monotonic() + SECONDS_MAX)

@@ -70,7 +70,7 @@ class Messages(View):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the address asks for, with the topic's metadata."""
+    """The wishes of an address, with the topic's metadata."""
 
     topic: Any
     leaders: dict[tuple[str, int], int]
