@@ -17,7 +17,7 @@ from ottla.broker.cluster.peers import Peers
 from ottla.broker.cluster.trust import Trust
 from ottla.broker.completions import Completions
 from ottla.broker.config.live import LiveSettings
-from ottla.broker.config.values import BrokerSettings, super_users_of, topic_value
+from ottla.broker.config.values import BrokerSettings, held, super_users_of, topic_value
 from ottla.broker.connection_quotas import ConnectionQuotas
 from ottla.broker.coordination import Coordinators
 from ottla.broker.effects import Outbox
@@ -35,6 +35,7 @@ from ottla.broker.requests import Listening, Request
 from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.broker.security.authorizer import Access
 from ottla.broker.slices import Slices
+from ottla.broker.topics.new_topic import new_internal
 from ottla.broker.topics.topics import Topics
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.cost import Stopwatch, counted_us
@@ -44,6 +45,7 @@ from ottla.metadata.credentials import CREDENTIALS
 from ottla.metadata.image import MetadataDelta, MetadataImage
 from ottla.metadata.quotas import QUOTAS
 from ottla.metadata.store import MetadataStore
+from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.metadata.topics import TopicImage
 from ottla.protocol.errors import ErrorCode
 
@@ -241,6 +243,7 @@ class Core:
         )
 
     def _membership(self, joining: Joining) -> Membership:
+        from ottla.broker.cluster.adopting import Adopted
         from ottla.broker.cluster.elections import Rules
         from ottla.broker.cluster.membership import Membership
 
@@ -254,8 +257,14 @@ class Core:
             every_s: int = self.settings["leader.imbalance.check.interval.seconds"]
             return every_s * 1000 if self.settings["auto.leader.rebalance.enable"] else None
 
+        def adopted(name: str) -> Adopted:
+            if name not in INTERNAL_TOPICS:
+                return Adopted(held({}))
+            new = new_internal(self.settings, name)
+            return Adopted(new.overrides, new.partitions)
+
         rack = self.settings["broker.rack"]
-        logs = OwnLogs(self.metadata, self.replicas, self.failures.takes_nothing)
+        logs = OwnLogs(self.metadata, self.replicas, self.failures.takes_nothing, self.topics.unplaced)
         return Membership(
             self.metadata,
             self.members,
@@ -263,6 +272,7 @@ class Core:
             joining,
             rack,
             rules_of,
+            adopted,
             return_every_ms,
             logs,
             self.notes,

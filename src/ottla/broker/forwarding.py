@@ -215,7 +215,7 @@ class Forwarding:
         No request waits for the result. A topic with a pending request is not requested again.
         """
         new = [topic for topic in wanted if topic.name not in self._creating]
-        if not new or self._controller_id == NOBODY:
+        if not new or self._controller_id == NOBODY or self._members.may_know_lost_topics:
             return
         names = [topic.name for topic in new]
         self._creating.update(names)
@@ -248,7 +248,7 @@ class Forwarding:
 
     def _making(self, topic: NewTopic, now: Millis) -> Planned:
         if topic.name not in self._metadata.image.topics:
-            yield from self._topics.creating(now, [topic])
+            yield from self._topics.creating_on_demand(now, [topic])
 
     def _ask_for(self, now: Millis, wanted: _Wanted) -> None:
         self.create(now, [wanted.topic])

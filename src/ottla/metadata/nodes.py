@@ -52,6 +52,14 @@ NO_LOG: Final = LogEnd(-1, -1)
 """The log has lost all its records. Its disk may be found again."""
 
 
+class FoundTopic(NamedTuple):
+    """A topic of which a node has logs that the metadata store does not place on it: of these partitions, in order."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[int, ...]
+
+
 class NodeState(StrEnum):
     """The state of a node. Only active nodes get leaderships; leaving ones keep those that no other node can take
     over."""
@@ -86,7 +94,7 @@ class NodeRecord:
 
     `lost_commits`: the number of commits that the start of this incarnation found missing in the metadata store. The
     node has seen a newer store, and its logs may depend on that. `knows_store`: whether that start could compare the
-    store with what the node had seen.
+    store with what the node had seen. `found`: topics with logs here that the store, if it is an older copy, has lost.
     """
 
     host: str
@@ -109,6 +117,7 @@ class NodeRecord:
     )
     lost_commits: int = 0
     knows_store: bool = True
+    found: tuple[FoundTopic, ...] = ()
 
     @property
     def is_of_earlier_version(self) -> bool:
@@ -164,6 +173,8 @@ class NodeRecord:
             row["lost_commits"] = self.lost_commits
         if not self.knows_store:
             row["knows_store"] = False
+        if self.found:
+            row["found"] = [(name, uuid_text(topic_id), partitions) for name, topic_id, partitions in self.found]
         return json.dumps(row).encode()
 
     @staticmethod
@@ -195,6 +206,10 @@ class NodeRecord:
             },
             lost_commits=int(row.get("lost_commits", 0)),
             knows_store=bool(row.get("knows_store", True)),
+            found=tuple(
+                FoundTopic(str(name), parse_uuid(topic_id), tuple(map(int, partitions)))
+                for name, topic_id, partitions in row.get("found", ())
+            ),
         )
 
 

@@ -3,12 +3,13 @@
 A topic's record has every field that replication needs: replicas, in-sync replicas, eligible leader replicas, epochs.
 
     topic/<name>            {"topic_id": base64url, "configs": {name: text}, "partitions": [[...], ...],
-                             "unclean": {index: leader epoch}}
+                             "unclean": {index: leader epoch}, "adopted": true}
     deleted/<topic_id hex>/<node id>  {"name": ..., "partitions": n}: deleted, but that node may still have files
 
 A partition is an array, because 10,000 of them must fit into one value: [replicas, isr, elr, last_known_elr, adding,
 removing, leader, leader_epoch, partition_epoch, recovering]. `unclean` has an entry for each partition that was ever
-led by a replica which may have lacked acknowledged records.
+led by a replica which may have lacked acknowledged records. `adopted` is there while the topic's replicas may not all
+be known.
 
 Source: Kafka's TopicRecord and PartitionRecord (metadata/src/main/resources/common/metadata), KIP-497, KIP-966.
 """
@@ -124,11 +125,15 @@ def placed_on(node_id: int, count: int) -> tuple[PartitionRecord, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """One topic: 16-byte id, its own configs as text, its partitions in order."""
+    """One topic: 16-byte id, its own configs as text, its partitions in order.
+
+    `adopted`: the store has learned of the topic from logs, and a node may be down that has more of them.
+    """
 
     topic_id: bytes
     configs: dict[str, str]
     partitions: tuple[PartitionRecord, ...]
+    adopted: bool = False
 
     def encode(self) -> bytes:
         row: dict[str, object] = {
@@ -143,6 +148,8 @@ class TopicRecord:
         }
         if unclean:  # beside the columns: earlier versions read rows with exactly these
             row["unclean"] = unclean
+        if self.adopted:
+            row["adopted"] = True
         return json.dumps(row, separators=(",", ":")).encode()
 
     @staticmethod
@@ -162,6 +169,7 @@ class TopicRecord:
                 else PartitionRecord.of(new, unclean.get(index, -1))
                 for index, (old, new) in enumerate(zip(before, columns, strict=True))
             ),
+            adopted=bool(fields.get("adopted", False)),
         )
 
 

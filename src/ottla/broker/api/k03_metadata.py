@@ -246,7 +246,8 @@ def _creating(node: Core, request: Request, names: list[str], mutations: Mutatio
         node.forwarding.create(now, wanted, request)
         return denied
     try:
-        yield from node.topics.creating(now, [new for new in wanted if mutations.allows(now, new.name, new.partitions)])
+        allowed = [new for new in wanted if mutations.allows(now, new.name, new.partitions)]
+        yield from node.topics.creating_on_demand(now, allowed)
     except StoreError as failed:
         node.notes(f"topics could not be created on demand: {failed}")
     return denied

@@ -11,10 +11,11 @@ if another writer was faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from ottla.broker.cluster.adopting import AdoptedAs, adopted_topics
 from ottla.broker.cluster.duties import (
     RulesOf,
     Turnover,
@@ -27,19 +28,23 @@ from ottla.broker.cluster.duties import (
 )
 from ottla.broker.cluster.elections import NodeStates, accepted, preferred, settled
 from ottla.broker.cluster.members import NOBODY, Members
-from ottla.broker.cluster.metadata import Change, Metadata, Planned, RowBatch
+from ottla.broker.cluster.metadata import Change, Metadata, Planned, RowBatch, RowChange
 from ottla.broker.schedule import Schedule, Timed, Timer
 from ottla.machine import Millis
 from ottla.metadata.nodes import TopicIdPartition
 from ottla.metadata.store import StoreError
+from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import PartitionRecord, TopicImage
 
+NAMES_SHOWN: Final = 10
+"""How many topics a sentence of the log names."""
 RETRY_MS: Final = 200
 """How long work rests that the store could not accept, in milliseconds."""
 
 
 class Controller:
-    """See the module's docstring. `rules_of`: a topic's rules for elections; `return_every_ms`: how often leaderships
+    """See the module's docstring. `rules_of`: a topic's rules for elections; `adopted`: how a topic is adopted whose
+    configs are unknown; `return_every_ms`: how often leaderships
     return to the preferred replicas automatically, None for never."""
 
     def __init__(
@@ -48,11 +53,13 @@ class Controller:
         members: Members,
         incarnation: str,
         rules_of: RulesOf,
+        adopted: AdoptedAs,
         return_every_ms: Callable[[], Millis | None],
         notes: Callable[[str], None],
         schedule: Schedule,
     ) -> None:
         self.rules_of = rules_of
+        self._adopted = adopted
         self._return_every_ms = return_every_ms
         self.present: Mapping[int, str] | None = None
         """The incarnations of the live nodes, by id, as far as this node knows; None before its first check."""
@@ -152,9 +159,12 @@ class Controller:
             self._notes(f"node {self._members.node_id} is the controller now")
         if self._members.is_controller:
             turn = turnover(self._metadata.image, self.present)
+            new = adopted_topics(self._metadata.image, turn.states, self._adopted)
             rows = yield from duties(self._metadata.image, turn, self.rules_of)
+            rows += new
             if rows:
                 self._note_lost_commits(turn)
+                self._note_adopted(new)
                 yield RowBatch(rows, (), self._members.guards(rows))
 
     def _note_lost_commits(self, turn: Turnover) -> None:
@@ -165,6 +175,17 @@ class Controller:
                 "of each partition with the longest log leads, once all of its replicas are up; `ottla cluster "
                 "describe` shows which partitions wait. To continue without a replica, run `ottla topics elect-leaders "
                 "--unclean`"
+            )
+
+    def _note_adopted(self, rows: Collection[RowChange]) -> None:
+        names = sorted(row.key.removeprefix(TOPIC_PREFIX) for row in rows)
+        if names:
+            self._notes(
+                f"topics that the metadata store has lost are adopted from their logs: {', '.join(names[:NAMES_SHOWN])}"
+                f"{f' and {len(names) - NAMES_SHOWN} more' if len(names) > NAMES_SHOWN else ''}. They have no leader "
+                "before all nodes have started. To continue without a node, run `ottla topics elect-leaders --unclean`. "
+                "Their configs are lost, so nothing of them is deleted before you set retention.ms, retention.bytes or "
+                "cleanup.policy"
             )
 
     def change_ended(self, now: Millis, result: Any) -> None:

@@ -29,7 +29,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ottla.broker.cluster.elections import NodeStates, Rules, preferred, settled, undecided
+from ottla.broker.cluster.adopting import with_found_replicas
+from ottla.broker.cluster.elections import NodeStates, Rules, awaits_logs, preferred, settled, undecided
 from ottla.broker.cluster.members import NOBODY
 from ottla.broker.cluster.metadata import RowChange
 from ottla.broker.cluster.reassignments import completed, is_complete
@@ -183,12 +184,16 @@ def duties(image: MetadataImage, turn: Turnover, rules_of: RulesOf) -> Generator
     for topic in image.topics.values():
         rules: Rules | None = None
         partitions: list[PartitionRecord] | None = None
-        for index, placed in enumerate(topic.partitions):
+        known = with_found_replicas(image, topic) if topic.record.adopted else topic.partitions
+        is_on_hold = topic.record.adopted and bool(turn.before.missing)
+        if known is not topic.partitions and (not is_on_hold or [*topic.partitions] != known):
+            partitions = list(known)
+        for index, placed in enumerate(known):
             if lost_commits:
                 after = undecided(placed, lost_commits)
             else:
                 nodes, then = turn.at((topic.id, index), placed)
-                if not is_concerned(placed, nodes):
+                if not is_concerned(placed, nodes) or (is_on_hold and awaits_logs(placed)):
                     continue
                 left -= 1
                 if not left:
@@ -200,7 +205,7 @@ def duties(image: MetadataImage, turn: Turnover, rules_of: RulesOf) -> Generator
                 partitions = partitions or list(topic.partitions)
                 partitions[index] = after
         if partitions is not None:
-            rows.append(topic_row(topic, partitions))
+            rows.append(topic_row(topic, partitions, adopted=is_on_hold))
     return rows
 
 
@@ -229,9 +234,11 @@ def returned(image: MetadataImage, turn: Turnover) -> list[RowChange]:
     return rows
 
 
-def topic_row(topic: TopicImage, partitions: Iterable[PartitionRecord]) -> RowChange:
-    """The row of this topic with these partitions."""
-    return RowChange(key_of(topic.name), replace(topic.record, partitions=tuple(partitions)), topic.version)
+def topic_row(topic: TopicImage, partitions: Iterable[PartitionRecord], *, adopted: bool | None = None) -> RowChange:
+    """The row of this topic with these partitions. `adopted`: whether it is on hold from now on, None for no change."""
+    record = replace(topic.record, partitions=tuple(partitions))
+    record = record if adopted is None else replace(record, adopted=adopted)
+    return RowChange(key_of(topic.name), record, topic.version)
 
 
 def state_row(record: NodeRecord, node_id: int, state: NodeState) -> RowChange:

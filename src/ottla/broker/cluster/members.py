@@ -146,6 +146,16 @@ class Members:
         return node_id == self.node_id if self.is_alone else str(node_id) in self._metadata.image.nodes
 
     @property
+    def may_know_lost_topics(self) -> bool:
+        """Whether the metadata store is an older copy, and a node has not started since that may have logs of a topic
+        that it has lost. Meanwhile no topic is created unless an operator asks for it."""
+        image = self._metadata.image
+        if self.is_alone or image.controller is None or not image.controller.down_until:
+            return False
+        rows, since = image.nodes.values(), image.controller.down_until
+        return any(row.lost_commits for row in rows) and any(row.broker_epoch <= since for row in rows)
+
+    @property
     def controller_id(self) -> int:
         """The controller, the node that writes what the cluster agrees on; `NOBODY` if there is none."""
         if self.is_alone:

@@ -17,6 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
+from ottla.broker.cluster.adopting import AdoptedAs
 from ottla.broker.cluster.controller import Controller
 from ottla.broker.cluster.duties import RulesOf, state_row
 from ottla.broker.cluster.elections import NodeStates, awaits_logs
@@ -31,7 +32,7 @@ from ottla.machine import Millis
 from ottla.metadata.controllers import CONTROLLER
 from ottla.metadata.features import HIGHEST
 from ottla.metadata.image import MetadataDelta
-from ottla.metadata.nodes import NODE_PROOF, NODES, PREFIX, LogEnd, NodeRecord, NodeState, TopicIdPartition
+from ottla.metadata.nodes import NODE_PROOF, NODES, PREFIX, FoundTopic, LogEnd, NodeRecord, NodeState, TopicIdPartition
 from ottla.metadata.store import ABSENT, StoreError
 from ottla.metadata.topics import TOPICS
 
@@ -83,6 +84,10 @@ class OwnLogs(Protocol):
         """
         ...
 
+    def found(self) -> tuple[FoundTopic, ...]:
+        """The topics with logs here that the metadata store does not place on this node, in order."""
+        ...
+
     def refusing(self) -> dict[TopicIdPartition, int]:
         """The partitions whose leader this node refuses to follow, with that leader's epoch."""
         ...
@@ -99,6 +104,7 @@ class Membership:
         joining: Joining,
         rack: str | None,
         rules_of: RulesOf,
+        adopted: AdoptedAs,
         return_every_ms: Callable[[], Millis | None],
         logs: OwnLogs,
         notes: Callable[[str], None],
@@ -109,7 +115,9 @@ class Membership:
         self.joining = joining
         self._fresh_until: Millis = 0
         self._retry = Timer(schedule, Timed.MEMBERSHIP, self._write)
-        self.controller = Controller(metadata, members, joining.incarnation, rules_of, return_every_ms, notes, schedule)
+        self.controller = Controller(
+            metadata, members, joining.incarnation, rules_of, adopted, return_every_ms, notes, schedule
+        )
         self._leaving = Leaving(metadata, members, self.controller, peers, schedule)
         self._metadata = metadata
         self._notes = notes
@@ -260,7 +268,7 @@ class Membership:
         record, topics = self.record, self._metadata.image.topics
         if record is None:
             return False
-        if record.log_ends or record.refusing or record.incomplete:
+        if record.log_ends or record.refusing or record.incomplete or record.found:
             return True
         named = [topics[name] for name in delta.names(TOPICS) if name in topics]
         return any(awaits_logs(placed) for topic in named for placed in topic.partitions)
@@ -283,6 +291,7 @@ class Membership:
             incomplete=logs.incomplete(),
             log_ends=logs.log_ends(),
             refusing=logs.refusing(),
+            found=logs.found(),
         )
 
     def _look_at_given_up(self) -> None:

@@ -12,14 +12,22 @@ from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
-from ottla.metadata.nodes import NO_LOG, LogEnd, TopicIdPartition
+from ottla.metadata.nodes import NO_LOG, FoundTopic, LogEnd, TopicIdPartition
 from ottla.replica.copy_status import Event
 
 
 class OwnLogs:
-    """The replicas of one node; a `membership.OwnLogs`. `takes_nothing`: whether writes to a replica's log fail."""
+    """The replicas of one node; a `membership.OwnLogs`. `takes_nothing`: whether writes to a replica's log fail;
+    `found`: see there."""
 
-    def __init__(self, metadata: Metadata, replicas: Replicas, takes_nothing: Callable[[Partition], bool]) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        replicas: Replicas,
+        takes_nothing: Callable[[Partition], bool],
+        found: Callable[[], tuple[FoundTopic, ...]],
+    ) -> None:
+        self.found = found
         self._metadata = metadata
         self._replicas = replicas
         self._takes_nothing = takes_nothing

@@ -26,7 +26,7 @@ import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ottla.log.checkpoints import CheckpointUnreadableError, mend_partition_metadata, read_partition_metadata
@@ -44,10 +44,12 @@ _KRAFT_LOG = "__cluster_metadata-0"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A topic as its directories describe it: its id, and one more than the highest partition that has a directory."""
+    """A topic as its directories describe it: its id, one more than the highest partition that has a directory, and the
+    partitions whose directories name it, in order."""
 
     topic_id: bytes
     partitions: int
+    indexes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def sort_directories(
         if mine in indexes and (
             record is None or mine != record.topic_id or max(indexes[mine]) >= len(record.partitions)
         ):
-            found.told[name] = Told(mine, max(indexes[mine]) + 1)
+            found.told[name] = Told(mine, max(indexes[mine]) + 1, tuple(sorted(indexes[mine])))
         found.strangers += [
             Stranger(f"{directory}/{name}-{index}", owner, "belongs to a topic with another id")
             for owner in sorted(indexes.keys() - {mine})
@@ -134,7 +136,7 @@ def sort_directories(
         if name in stored or name in found.told:
             found.unreadable[name, index] = trouble.why
             if (told := found.told.get(name)) is not None:
-                found.told[name] = Told(told.topic_id, max(told.partitions, index + 1))
+                found.told[name] = replace(told, partitions=max(told.partitions, index + 1))
         elif trouble.is_damage:
             found.strangers.append(Stranger(f"{directory}/{name}-{index}", None, trouble.why))
         else:
@@ -145,10 +147,33 @@ def sort_directories(
 def moved_away(node_id: int, found: Sorted, stored: Mapping[str, TopicRecord]) -> list[tuple[str, int]]:
     """The partitions with a directory here whose replicas are, by the store, all on other nodes.
 
-    They were moved while this node was down, and their present replicas had all records before they were.
+    They were moved while this node was down, and their present replicas had all records before they were. A topic that
+    was adopted has replicas that the store does not know yet.
     """
-    placed = ((name, index, stored[name].partitions[index]) for name, index in found.owned)
+    owned = ((name, index) for name, index in found.owned if not stored[name].adopted)
+    placed = ((name, index, stored[name].partitions[index]) for name, index in owned)
     return [(name, index) for name, index, record in placed if record.replicas and node_id not in record.replicas]
+
+
+def unplaced(node_id: int, found: Sorted, stored: Mapping[str, TopicRecord]) -> dict[str, Told]:
+    """The topics with directories here that the store does not know, or has adopted without these partitions: it may be
+    an older copy."""
+    known = {name: record.topic_id for name, record in stored.items() if record.adopted}
+    indexes = {name: list(told.indexes) for name, told in found.told.items()}
+    ids = {name: told.topic_id for name, told in found.told.items()}
+    for name, index in found.owned:
+        if name in known and name not in found.told:
+            ids[name] = known[name]
+            indexes.setdefault(name, []).append(index)
+    left: dict[str, Told] = {}
+    for name, topic_id in ids.items():
+        if name in stored and known.get(name) != topic_id:
+            continue
+        placed = stored[name].partitions if name in stored else ()
+        here = {index for index, record in enumerate(placed) if node_id in record.replicas}
+        if unknown := sorted({*indexes[name]} - here):
+            left[name] = Told(topic_id, unknown[-1] + 1, tuple(unknown))
+    return left
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.cluster.members import NOBODY, Members
@@ -35,10 +36,12 @@ from ottla.broker.topics.removal import Removals
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.config import LogConfig
 from ottla.log.cost import BEYOND_USUAL, TimeSlice
+from ottla.log.answers import StorageError
 from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage
+from ottla.metadata.nodes import FoundTopic
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicImage, TopicRecord
 from ottla.protocol.errors import ErrorCode
@@ -83,6 +86,8 @@ class Placement(Subscriber):
         self.unopened = Unopened(environment, self._open_again)
         self.logs = Logs(environment, upkeep)
         self._opened: dict[tuple[str, int], Log] = {}
+        self.is_loaded = False
+        """Whether the start has placed all logs that the store knows."""
         self._waiting: deque[str] = deque()
         """The topics that are behind, in order."""
         self._topic: TopicImage | None = None
@@ -119,6 +124,23 @@ class Placement(Subscriber):
             self._producer_ids.seen(log.producers.entries)
         self.unopened.note([place for place in places if self._opened[place].unopened])
         return self._opened
+
+    def keep_unplaced(self) -> None:
+        """At start: the logs that are left are of topics that the store has lost. Sync them: a clean stop does not."""
+        self.is_loaded = True
+        for (name, index), log in self._opened.items():
+            try:
+                if log.segments:
+                    log.flush()
+            except (OSError, StorageError) as error:
+                self._environment.warn(f"{name}-{index}, which the metadata store does not know, can't be synced: {error}")
+
+    def unplaced(self) -> tuple[FoundTopic, ...]:
+        """The topics with logs here that the store does not place here, in order."""
+        found: dict[tuple[str, bytes], list[int]] = {}
+        for (name, index), log in sorted(self._opened.items()):
+            found.setdefault((name, log.topic_id), []).append(index)
+        return tuple(FoundTopic(name, topic_id, tuple(indexes)) for (name, topic_id), indexes in found.items())
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
         """The image has news of these topics: remove those that are deleted. `place` does the rest."""
@@ -248,6 +270,10 @@ class Placement(Subscriber):
         """The partition has a replica here from now on."""
         placed = topic.partitions[index]
         log = self._opened.pop((topic.name, index), None)
+        if log is not None and log.topic_id != topic.id:
+            with suppress(OSError, StorageError):  # the name now belongs to another topic
+                log.close(now)
+            log = None
         was_known = log is not None
         # A partition that an earlier incarnation led needs a new election first: its log may have lost its end.
         was_here = was_known and len(placed.replicas) > 1
@@ -266,6 +292,8 @@ class Placement(Subscriber):
         )
         if was_known:
             partition.copy = self.logs.copy_of(log, index)
+        if was_known and self.is_loaded and log.segments:
+            self._upkeep.written.note(partition)  # the start has listed the others
         if was_here and (topic.name, index) not in self.logs.others:
             partition.leader_high_watermark = self._upkeep.checkpoints.of(topic.name, index)[2]
         self._begin(now, partition, placed)

@@ -8,14 +8,15 @@ adopted on hold, because it is unknown which of its records may be deleted. Dire
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from ottla.broker.cluster.members import NOBODY
 from ottla.broker.config.key import ConfigRefusedError
 from ottla.broker.config.values import check_topic, held, is_held
 from ottla.broker.environment import Environment
-from ottla.broker.topics.adoption import Stranger, Told, moved_away, place_of, sort_directories, stray_path
+from ottla.broker.topics.adoption import Stranger, Told, moved_away, place_of, sort_directories, stray_path, unplaced
 from ottla.broker.topics.kraft_configs import KraftUnreadableError, topic_configs
 from ottla.broker.topics.new_topic import new_internal
 from ottla.broker.topics.removal import Removals
@@ -23,7 +24,7 @@ from ottla.log.log import Log
 from ottla.machine import Millis
 from ottla.metadata.store import MetadataStore, decoded
 from ottla.metadata.topic_names import INTERNAL_TOPICS
-from ottla.metadata.topics import DELETED_PREFIX, DeletedTopic, TopicRecord, placed_on
+from ottla.metadata.topics import DELETED_PREFIX, DeletedTopic, PartitionRecord, TopicRecord, placed_on
 
 NAMES_SHOWN: Final = 10
 """How many topics a sentence of the log names."""
@@ -31,11 +32,13 @@ NAMES_SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The topics that exist, and why a partition's directory is not opened for its topic. `others`: see `Sorted`."""
+    """The topics that exist, and why a partition's directory is not opened for its topic. `others`: see `Sorted`;
+    `unplaced`: see there."""
 
     records: dict[str, TopicRecord]
     unowned: dict[tuple[str, int], str]
     others: frozenset[tuple[str, int]] = frozenset()
+    unplaced: Mapping[str, Told] = field(default_factory=dict[str, Told])
 
 
 def survey(
@@ -57,9 +60,14 @@ def survey(
     ]
     deleted = [topic for topic in deleted if topic.node_id in (None, environment.node_id)]
     found = sort_directories(environment.files, environment.directory, stored, {topic.topic_id for topic in deleted})
-    moved = [] if alone or store.lost else moved_away(environment.node_id, found, stored)
-    found.gone += [f"{environment.directory}/{name}-{index}" for name, index in moved]
-    if moved:
+    moved = [] if alone else moved_away(environment.node_id, found, stored)
+    paths = [f"{environment.directory}/{name}-{index}" for name, index in moved]
+    if moved and store.lost:
+        why = "has its replicas on other nodes by the metadata store, which is an older copy"
+        owners = [stored[name].topic_id for name, _ in moved]
+        found.strangers += [Stranger(path, owner, why) for path, owner in zip(paths, owners, strict=True)]
+    elif moved:
+        found.gone += paths
         environment.notes(f"{len(moved)} replicas here were moved to other nodes while this one was down: they go")
     unowned = {**found.unreadable, **found.left}
     removals.begin(now, found.gone, deleted, {name for name, _ in unowned})
@@ -78,8 +86,9 @@ def survey(
             "or an older copy): topics that were deleted since may be back, empty; configs may be older ones"
         )
     if not alone:
-        _leave_untaken(environment, found.told, stored)
-        return Survey(records, unowned, frozenset(found.others))
+        left = unplaced(environment.node_id, found, stored)
+        _leave_untaken(environment, found.told, stored, may_be_adopted=bool(store.lost))
+        return Survey(records, unowned, frozenset(found.others), left)
     configs = _kafkas_configs(environment, found.told) if found.told and found.from_kafka else None
     for name, told in found.told.items():
         own = (configs or {}).get(name, {})
@@ -114,16 +123,36 @@ def raised(name: str, record: TopicRecord, logs: Mapping[tuple[str, int], Log], 
     )
 
 
-def _leave_untaken(environment: Environment, told: Mapping[str, Told], stored: Mapping[str, TopicRecord]) -> None:
-    """A cluster node adopts no topic from its directories. They stay until a topic of the name needs the path; those of
-    a topic with another id are moved away at once."""
+def with_replicas_here(node_id: int, told: Told, record: TopicRecord | None) -> TopicRecord:
+    """The record of a topic by which this node opens the logs that the store does not place here."""
+    nowhere = PartitionRecord((), (), NOBODY)
+    placed = () if record is None else record.partitions
+    placed += (nowhere,) * (told.partitions - len(placed))
+    partitions = tuple(
+        replace(each, replicas=(*each.replicas, node_id)) if index in told.indexes else each
+        for index, each in enumerate(placed)
+    )
+    return TopicRecord(told.topic_id, held({}) if record is None else record.configs, partitions)
+
+
+def _leave_untaken(
+    environment: Environment, told: Mapping[str, Told], stored: Mapping[str, TopicRecord], *, may_be_adopted: bool
+) -> None:
+    """A cluster node adopts no topic by itself: the controller does, if the store is an older copy. Otherwise the
+    directories stay until a topic of the name needs the path; those of a topic with another id are moved away at
+    once."""
     unknown = [name for name in told if name not in stored]
     for name in told.keys() & stored.keys():
         for index in range(told[name].partitions):
             path = f"{environment.directory}/{name}-{index}"
             if told[name].topic_id != stored[name].topic_id and environment.files.exists(path):
                 put_aside(environment, Stranger(path, told[name].topic_id, "belongs to a topic with another id"))
-    if unknown:
+    if unknown and may_be_adopted:
+        environment.warn(
+            f"{environment.directory} holds {_listed(unknown)} of which the metadata store knows nothing: it is an older "
+            "copy, and the controller adopts what the logs have. `ottla cluster describe` shows which topics are on hold"
+        )
+    elif unknown:
         environment.warn(
             f"{environment.directory} holds {_listed(unknown)} of which the metadata store knows nothing: the "
             "directories stay as they are. A new topic of such a name has them renamed to -stray. To have the records "

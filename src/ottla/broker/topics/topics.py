@@ -26,14 +26,16 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
+from ottla.broker.topics.adoption import Told
 from ottla.broker.topics.new_topic import NewTopic, new_internal
 from ottla.broker.topics.placement import Placement
 from ottla.broker.topics.removal import Removals
-from ottla.broker.topics.survey import raised, survey
+from ottla.broker.topics.survey import raised, survey, with_replicas_here
 from ottla.broker.upkeep.upkeep import Upkeep
 from ottla.log.cost import TimeSlice
 from ottla.machine import Millis
 from ottla.metadata.image import MetadataImage
+from ottla.metadata.nodes import FoundTopic
 from ottla.metadata.producer_ids import KEY as PRODUCER_IDS_KEY
 from ottla.metadata.producer_ids import PRODUCER_IDS, ProducerIds
 from ottla.metadata.store import ABSENT, MetadataStore, Put, StoreError
@@ -87,7 +89,7 @@ class Topics:
         self._placement.logs.unowned = found.unowned
         self._placement.logs.others = found.others
         if not self._members.is_alone:
-            self._load_as_told(now, clean_shutdown=clean_shutdown)
+            self._load_as_told(now, found.unplaced, clean_shutdown=clean_shutdown)
             return
         logs = self._placement.open_all(now, found.records, clean_shutdown=clean_shutdown)
         changes: list[RowChange] = []
@@ -106,15 +108,17 @@ class Topics:
         self.place(now)
         self.removals.begun(now)
 
-    def _load_as_told(self, now: Millis, *, clean_shutdown: bool) -> None:
-        """At start in a cluster: open the partitions that the store places here. The controller decides leaders and
-        epochs."""
+    def _load_as_told(self, now: Millis, unplaced: Mapping[str, Told], *, clean_shutdown: bool) -> None:
+        """At start in a cluster: open the partitions that the store places here, and those that it may have lost. The
+        controller decides leaders and epochs."""
         stored = self._metadata.image.topics
-        self._placement.open_all(
-            now, {name: topic.record for name, topic in stored.items()}, clean_shutdown=clean_shutdown
-        )
+        records = {name: topic.record for name, topic in stored.items()}
+        for name, told in unplaced.items():
+            records[name] = with_replicas_here(self._environment.node_id, told, records.get(name))
+        self._placement.open_all(now, records, clean_shutdown=clean_shutdown)
         self.follow(now, MetadataImage(), list(stored))
         self.place(now)
+        self._placement.keep_unplaced()
         self.removals.begun(now)
 
     def follow(self, now: Millis, before: MetadataImage, names: Sequence[str]) -> None:
@@ -133,6 +137,10 @@ class Topics:
     def place(self, now: Millis, time_slice: TimeSlice | None = None) -> tuple[list[Partition], list[str]]:
         """See `Placement.place`."""
         return self._placement.place(now, time_slice)
+
+    def unplaced(self) -> tuple[FoundTopic, ...]:
+        """See `Placement.unplaced`."""
+        return self._placement.unplaced()
 
     # ---- changes ---------------------------------------------------------------------------------------------------
 
@@ -159,7 +167,14 @@ class Topics:
     def creating_internal(self, now: Millis, name: str) -> Planned:
         """Create one of the broker's own topics if it does not exist."""
         if name not in self._metadata.image.topics:
-            yield from self.creating(now, [new_internal(self._environment.settings, name)])
+            yield from self.creating_on_demand(now, [new_internal(self._environment.settings, name)])
+
+    def creating_on_demand(self, now: Millis, wanted: Sequence[NewTopic]) -> Planned:
+        """Create these topics, which no operator has asked for, unless one may exist that the metadata store has
+        lost."""
+        if wanted and self._members.may_know_lost_topics:
+            raise StoreError("the metadata store is an older copy, and not all nodes have started that may know more")
+        yield from self.creating(now, wanted)
 
     def deleting(self, topics: Iterable[TopicImage]) -> Planned:
         """Delete these topics in one batch."""
@@ -168,13 +183,18 @@ class Topics:
             deleted = [
                 DeletedTopic(topic.id, topic.name, len(topic.partitions), node_id)
                 for topic in going
-                for node_id in sorted({node_id for placed in topic.partitions for node_id in placed.replicas})
+                for node_id in sorted(self._nodes_with_logs(topic))
             ]
             yield RowBatch(
                 [RowChange(key_of(topic.name), None, topic.version) for topic in going],
                 [Put(each.key, each.encode()) for each in deleted],
                 self._members.guards(),
             )
+
+    def _nodes_with_logs(self, topic: TopicImage) -> set[int]:
+        """The nodes that may have logs of this topic: of an adopted one, also those that are down."""
+        others = self._metadata.image.nodes if topic.record.adopted else ()
+        return {*map(int, others), *(node_id for placed in topic.partitions for node_id in placed.replicas)}
 
     def growing(self, topic: TopicImage, total: int, assignments: Sequence[Sequence[int]] = ()) -> Planned:
         """Grow the topic to `total` partitions; it has fewer now. `assignments`: the replicas of the new ones, if the

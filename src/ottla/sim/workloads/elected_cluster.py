@@ -203,11 +203,15 @@ class ElectedCluster(Cluster):
 
     def start(self) -> None:
         """Start every node, and create the topics."""
+        self.start_nodes()
+        self.until(self.has_topics, 5_000)
+
+    def start_nodes(self) -> None:
+        """Start every node, without topics."""
         for node_id, host in self.hosts.items():
             host.died = lambda power_cut, node_id=node_id: self.died(node_id, power_cut=power_cut)
             self.begin(node_id)
         self.until(lambda: self.states() == {NodeState.ACTIVE}, 5_000)
-        self.until(self.has_topics, 5_000)
 
     def states(self) -> set[NodeState]:
         """Return the states of all nodes, by the store."""

@@ -430,8 +430,10 @@ class ReplicaChecker:
     def look_at_rest(self, nodes: list[Node]) -> None:
         """Check at rest that the replicas are equal, byte for byte, from the latest of their start offsets on, and that
         all promises are kept."""
-        for index in {index for _, index in self.copies}:
+        for index in {*self.acks, *(index for _, index in self.copies)}:
             copies = [self.copies[node.node_id, index] for node in nodes if (node.node_id, index) in self.copies]
+            if not copies:
+                raise InvariantError(f"3: no node has a replica of {self.topic}-{index}")
             start = max(copy.start for copy in copies)
             alike = [[batch for batch in copy.batches if batch.base_offset >= start] for copy in copies]
             if any(batches != alike[0] for batches in alike):
