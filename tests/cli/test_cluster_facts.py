@@ -77,6 +77,9 @@ def test_a_topic_is_one_line_whatever_its_number_of_partitions() -> None:
         ("b", "offline", 1, "0", "2", "2", ""),
         ("c", "offline", 1, "0", "1-3", "3", ""),
     ]
+    adopted = Placed("d", 0, -1, (1, 2), (), 2, on_hold=True)
+    assert lacking(adopted, {}, {1, 2}, {3})["waits_for"] == [3], "it may have a log too"
+    assert lacking(adopted, {}, {1}, {2, 3})["waits_for"] == [1, 2]
     broker: Any = DescribeClusterBroker(1, "h", 9, None)
     node = node_facts(broker, 2, parts, Disk(71_947_681_792, None))
     assert stop_rows(node) == [(1, "a", "acks=all refused", 4, "0-2,5"), (1, "a", "offline", 1, "6")]

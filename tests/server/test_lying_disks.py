@@ -1,14 +1,21 @@
 """Real nodes whose disk lies: the one whose files were spoiled starts first, and nothing acknowledged is lost."""
 
+import io
+import json
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla.cli.main import main
 from ottla.testing import EmbeddedCluster
+from tests.harness.waiting import soon
 
 RECORDS = 200
 NODES = (1, 2, 3)
@@ -87,3 +94,33 @@ def test_the_node_with_the_spoiled_disk_starts_first(tmp_path: Path, spoil: Call
             cluster.start_node(node, wait=False)
         cluster.wait_in_sync("t")
         assert read_all(cluster, 2 * RECORDS) == [str(number).encode() for number in range(2 * RECORDS)]
+
+
+def test_a_topic_that_the_restored_store_does_not_know_is_adopted(tmp_path: Path) -> None:
+    settings = {"min.insync.replicas": "2", "auto.create.topics.enable": "true"}
+    with EmbeddedCluster(nodes=3, settings=settings, directory=tmp_path / "cluster") as cluster:
+        store = Path(cluster.directory, "metadata.sqlite")
+        with closing(sqlite3.connect(store)) as live, closing(sqlite3.connect(tmp_path / "backup")) as backup:
+            live.backup(backup)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_topics([NewTopic("t", 1, 3)])["t"].result(30)
+        produce(cluster, 0)
+        for node in NODES:
+            cluster.kill(node)
+        for name in ("metadata.sqlite-wal", "metadata.sqlite-shm"):
+            Path(cluster.directory, name).unlink(missing_ok=True)
+        shutil.copy(tmp_path / "backup", store)
+        for node in (1, 2):
+            cluster.start_node(node, wait=False)
+        soon(lambda: [(each["topic"], each["waits_for"]) for each in described(cluster, 1)["lacking"]] == [("t", [3])])
+        assert described(cluster, 1)["on_hold"] == ["t"]
+        cluster.start_node(3, wait=False)
+        cluster.wait_in_sync("t")
+        assert read_all(cluster, RECORDS) == [str(number).encode() for number in range(RECORDS)]
+
+
+def described(cluster: EmbeddedCluster, node: int) -> dict[str, Any]:
+    """What `ottla cluster describe` prints."""
+    with redirect_stdout(io.StringIO()) as out:
+        code = main(["cluster", "describe", "--bootstrap", cluster.address_of(node), "--format", "json"])
+    return json.loads(out.getvalue()) if code == 0 else {"lacking": [], "on_hold": []}

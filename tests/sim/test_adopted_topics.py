@@ -84,7 +84,7 @@ def test_the_checker_notices_a_topic_that_is_released_too_early(monkeypatch: pyt
     without_node_1_for_a_while(cluster)
     restored(cluster, copy)
     cluster.begin(1)
-    with pytest.raises(InvariantError, match="node 1 (leads|in sync)"):
+    with pytest.raises(InvariantError, match=r"node 1 (leads|in sync)"):
         cluster.run(5_000)
 
 

@@ -1,4 +1,4 @@
-"""Decides which topics a cluster adopts from the logs of its nodes, after the metadata store was restored from a backup.
+"""Decides which topics a cluster adopts from its nodes' logs, after the metadata store was restored from a backup.
 
 A node's row names the topics of which the node has logs that the store does not place there (`NodeRecord.found`). The
 functions get the metadata image, and return topics that it lacks, or has without these replicas.
@@ -9,8 +9,8 @@ Rules:
 - No topic is adopted under a name that another one has.
 - Its replicas are the nodes that have logs. While a node is missing, the topic stays on hold: that node may have logs
   too, and becomes a replica when it starts. No replica is known to be in sync, so the logs decide who leads.
-- Its configs are unknown, so nothing of it is deleted before an operator has confirmed them. The configs of the broker's
-  own topics are known.
+- Its configs are unknown, so nothing of it is deleted before an operator has confirmed them. Those of the broker's own
+  topics are known.
 - The deletion of a topic on hold is noted for every node, so that none brings it back (`broker/topics/topics.py`).
 """
 

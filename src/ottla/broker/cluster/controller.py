@@ -180,12 +180,12 @@ class Controller:
     def _note_adopted(self, rows: Collection[RowChange]) -> None:
         names = sorted(row.key.removeprefix(TOPIC_PREFIX) for row in rows)
         if names:
+            more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
             self._notes(
-                f"topics that the metadata store has lost are adopted from their logs: {', '.join(names[:NAMES_SHOWN])}"
-                f"{f' and {len(names) - NAMES_SHOWN} more' if len(names) > NAMES_SHOWN else ''}. They have no leader "
-                "before all nodes have started. To continue without a node, run `ottla topics elect-leaders --unclean`. "
-                "Their configs are lost, so nothing of them is deleted before you set retention.ms, retention.bytes or "
-                "cleanup.policy"
+                f"topics that the metadata store has lost are adopted: {', '.join(names[:NAMES_SHOWN])}{more}. They "
+                "have no leader before all nodes have started. To continue without a node, run `ottla topics "
+                "elect-leaders --unclean`. Their configs are lost, so nothing of them is deleted before you set "
+                "retention.ms, retention.bytes or cleanup.policy"
             )
 
     def change_ended(self, now: Millis, result: Any) -> None:

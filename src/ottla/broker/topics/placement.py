@@ -34,9 +34,9 @@ from ottla.broker.partitions.unopened import Unopened
 from ottla.broker.topics.opening import Logs
 from ottla.broker.topics.removal import Removals
 from ottla.broker.upkeep.upkeep import Upkeep
+from ottla.log.answers import StorageError
 from ottla.log.config import LogConfig
 from ottla.log.cost import BEYOND_USUAL, TimeSlice
-from ottla.log.answers import StorageError
 from ottla.log.log import Log
 from ottla.log.unopened import UnopenedLog
 from ottla.machine import Millis
@@ -133,7 +133,9 @@ class Placement(Subscriber):
                 if log.segments:
                     log.flush()
             except (OSError, StorageError) as error:
-                self._environment.warn(f"{name}-{index}, which the metadata store does not know, can't be synced: {error}")
+                self._environment.warn(
+                    f"{name}-{index}, which the metadata store does not know, can't be synced: {error}"
+                )
 
     def unplaced(self) -> tuple[FoundTopic, ...]:
         """The topics with logs here that the store does not place here, in order."""

@@ -149,8 +149,8 @@ def _leave_untaken(
                 put_aside(environment, Stranger(path, told[name].topic_id, "belongs to a topic with another id"))
     if unknown and may_be_adopted:
         environment.warn(
-            f"{environment.directory} holds {_listed(unknown)} of which the metadata store knows nothing: it is an older "
-            "copy, and the controller adopts what the logs have. `ottla cluster describe` shows which topics are on hold"
+            f"{environment.directory} holds {_listed(unknown)} of which the metadata store knows nothing: it is an "
+            "older copy, and the controller adopts them. `ottla cluster describe` shows which topics are on hold"
         )
     elif unknown:
         environment.warn(

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ottla.metadata.topic_names import INTERNAL_TOPICS
+
 if TYPE_CHECKING:
     from ottla.client import Client
 
@@ -17,12 +19,14 @@ TOPIC = 2
 """The resource type of a topic, for configs."""
 TOPICS_ASKED = 500
 """The number of topics in one request for configs."""
+MIN_ISR, HOLD = "min.insync.replicas", "ottla.retention.hold"
 OFFLINE, REFUSES = "offline", "acks=all refused"
 
 
 class Placed(NamedTuple):
     """A partition according to the metadata. `leader` is -1 if there is none; `min_isr` is what acks=all requires, at
-    most the number of replicas. `offline`: the nodes that are down, or cannot use their log of the partition."""
+    most the number of replicas. `offline`: the nodes that are down, or cannot use their log of the partition.
+    `on_hold`: nothing of the topic is deleted, as its configs are unknown."""
 
     topic: str
     partition: int
@@ -31,6 +35,7 @@ class Placed(NamedTuple):
     isr: tuple[int, ...]
     min_isr: int
     offline: tuple[int, ...] = ()
+    on_hold: bool = False
 
     @property
     def lack(self) -> str | None:
@@ -71,6 +76,7 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
     parts = placed_of(client)
     waits = eligible_of(client, sorted({part.topic for part in parts if part.leader < 0}))
     up = {broker.broker_id for broker in seen.brokers if not broker.is_fenced}
+    down = {broker.broker_id for broker in seen.brokers if broker.is_fenced}
     nodes = [
         node_facts(broker, seen.controller_id, parts, UNTOLD if broker.is_fenced else disk_of(broker, client_of))
         for broker in sorted(seen.brokers, key=lambda each: each.broker_id)
@@ -81,7 +87,8 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
         "topics": len({part.topic for part in parts}),
         "partitions": len(parts),
         "nodes": nodes,
-        "lacking": [lacking(part, waits, up) for part in parts if part.lack is not None],
+        "lacking": [lacking(part, waits, up, down) for part in parts if part.lack is not None],
+        "on_hold": sorted({part.topic for part in parts if part.on_hold}),
     }
 
 
@@ -106,16 +113,22 @@ def node_facts(broker: Any, controller_id: int, parts: Iterable[Placed], disk: D
 
 
 def lacking(
-    part: Placed, eligible: Mapping[tuple[str, int], Sequence[int]], up: Collection[int] = ()
+    part: Placed,
+    eligible: Mapping[tuple[str, int], Sequence[int]],
+    up: Collection[int] = (),
+    down: Collection[int] = (),
 ) -> dict[str, Any]:
     """The facts about a partition with a problem. `failed_on`: the nodes that are `up` and cannot use their log of it.
 
     A partition without a leader waits for one of its eligible replicas. If it has none, it waits for all replicas, and
-    the one with the longest log leads. If an eligible one is up, all nodes were down, and it waits for any others.
+    the one with the longest log leads. If an eligible one is up, all nodes were down, and it waits for any others. A
+    topic that was adopted from its logs waits for all nodes, as they may have logs of it too.
     """
     waits_for = list(eligible.get((part.topic, part.partition), ()) or part.replicas) if part.leader < 0 else []
     if part.leader < 0 and any(node in up for node in eligible.get((part.topic, part.partition), ())):
         waits_for = [node for node in part.replicas if node not in up] or waits_for
+    elif part.leader < 0 and (part.on_hold or part.topic in INTERNAL_TOPICS) and all(each in up for each in waits_for):
+        waits_for = sorted(down) or waits_for
     return {
         "topic": part.topic,
         "partition": part.partition,
@@ -136,7 +149,7 @@ def placed_of(client: Client) -> list[Placed]:
     from ottla.protocol.messages.metadata import MetadataRequest
 
     topics = client.send(MetadataRequest(topics=None, allow_auto_topic_creation=False)).topics
-    wanted = min_isr_of(client, [topic.name for topic in topics])
+    wanted = configs_of(client, [topic.name for topic in topics])
     return [
         Placed(
             topic.name,
@@ -144,8 +157,9 @@ def placed_of(client: Client) -> list[Placed]:
             part.leader_id,
             tuple(part.replica_nodes),
             tuple(part.isr_nodes),
-            min(wanted.get(topic.name, 1), len(part.replica_nodes)),
+            min(int(wanted.get(topic.name, {}).get(MIN_ISR) or 1), len(part.replica_nodes)),
             tuple(part.offline_replicas),
+            wanted.get(topic.name, {}).get(HOLD) == "true",
         )
         for topic in sorted(topics, key=lambda each: each.name)
         for part in sorted(topic.partitions, key=lambda each: each.partition_index)
@@ -180,17 +194,15 @@ def standing_of(client: Client, names: list[str]) -> dict[tuple[str, int], Any]:
     return found
 
 
-def min_isr_of(client: Client, names: list[str]) -> Mapping[str, int]:
-    """min.insync.replicas by topic. Raises ClientError."""
+def configs_of(client: Client, names: list[str]) -> Mapping[str, Mapping[str, str | None]]:
+    """The configs of topics that matter here, by topic. Raises ClientError."""
     from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
-    found: dict[str, int] = {}
+    found: dict[str, dict[str, str | None]] = {}
     for at in range(0, len(names), TOPICS_ASKED):
-        asked = [
-            DescribeConfigsResource(TOPIC, name, ["min.insync.replicas"]) for name in names[at : at + TOPICS_ASKED]
-        ]
+        asked = [DescribeConfigsResource(TOPIC, name, [MIN_ISR, HOLD]) for name in names[at : at + TOPICS_ASKED]]
         for result in client.send(DescribeConfigsRequest(resources=asked)).results:
-            found.update((result.resource_name, int(config.value)) for config in result.configs)
+            found[result.resource_name] = {config.name: config.value for config in result.configs}
     return found
 
 
