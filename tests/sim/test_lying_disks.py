@@ -74,7 +74,6 @@ def spoiled(harm: str) -> None:
         spoiler.restore(whole=True)
     elif harm == "hot copy":
         spoiler.restore(whole=True)
-        cluster.hosts[1].disk.put(f"{DIRECTORY}/.incarnations", None)  # as docs/durability.md asks for
     else:
         cluster.hosts[1].disk.settle_everything()
         HARM[harm](cluster, 1)

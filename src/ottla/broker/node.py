@@ -129,6 +129,7 @@ class Node(Core):
                 now,
                 files,
                 directory,
+                clean=clean,
                 kept=kept,
                 by_fsync=by_fsync,
                 same_disk=was_here,

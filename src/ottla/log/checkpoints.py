@@ -24,6 +24,7 @@ CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 LOST_SINCE_FILE: Final = ".lost-since"
 INCARNATIONS_FILE: Final = ".incarnations"
 LAST_INCARNATION_FILE: Final = "incarnation"
+IDENTITY_FILE: Final = ".incarnations-identity"
 INCARNATIONS_KEPT: Final = 200
 SEEN_FILE: Final = ".metadata-seen"
 CHECKPOINT_VERSION: Final = 0
@@ -221,19 +222,29 @@ def read_lost_since(files: FileSystem, data_directory: str) -> tuple[str, set[tu
         return incarnation, set()
 
 
-def note_incarnation(files: FileSystem, directory: str, incarnation: str) -> list[str] | None:
+def note_incarnation(files: FileSystem, directory: str, incarnation: str, *, clean: bool) -> list[str] | None:
     """Add this incarnation of the node durably to the directory's list, and return the earlier ones, oldest first. None
-    if the directory holds files of different incarnations, because a copy was put over it. The list of an older copy of
-    the whole directory lacks the later incarnations. Raises OSError."""
-    listed_path, last_path = f"{directory}/{INCARNATIONS_FILE}", f"{directory}/{LAST_INCARNATION_FILE}"
-    listed, last = (
+    if the directory holds files of different incarnations, because a copy was put over it, or if the list is itself a
+    copy. The list of an older copy of the whole directory lacks the later incarnations. Raises OSError.
+
+    A copy that was made while the node ran has files of different times, so it is not complete. One that was made after
+    a `clean` stop is.
+    """
+    paths = [f"{directory}/{name}" for name in (INCARNATIONS_FILE, LAST_INCARNATION_FILE)]
+    identity_path = f"{directory}/{IDENTITY_FILE}"
+    listed, last, noted = (
         files.read_bytes(path).decode(errors="replace").split() if files.exists(path) else []
-        for path in (listed_path, last_path)
+        for path in (*paths, identity_path)
     )
+    is_whole = last == listed[-1:] or listed[-1:] == [incarnation]
+    if is_whole and listed and last and noted[:1] == last and not clean:
+        is_whole = noted[1:] == [files.identity(path) for path in paths]
     earlier = [each for each in listed if each != incarnation][-INCARNATIONS_KEPT:]
-    files.write_atomically(listed_path, "".join(f"{each}\n" for each in (*earlier, incarnation)).encode())
-    files.write_atomically(last_path, f"{incarnation}\n".encode())
-    return earlier if last == listed[-1:] or listed[-1:] == [incarnation] else None
+    for path, lines in zip(paths, ([*earlier, incarnation], [incarnation]), strict=True):
+        files.write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
+    identities = " ".join(files.identity(path) for path in paths)
+    files.write_atomically(identity_path, f"{incarnation} {identities}\n".encode())
+    return earlier if is_whole else None
 
 
 def forget_seen(files: FileSystem, data_directory: str) -> None:

@@ -100,6 +100,10 @@ class FileSystem(Protocol):
 
     def size(self, path: str) -> int: ...
 
+    def identity(self, path: str) -> str:
+        """What tells a file apart from a copy of it. It outlives the process and the machine's boot."""
+        ...
+
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted. Raises FileNotFoundError."""
         ...
@@ -353,6 +357,11 @@ class DiskFiles:
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size
+
+    def identity(self, path: str) -> str:
+        # Not the device, which may change with each boot, nor the time of the last chmod or chown.
+        found = os.stat(path)
+        return f"{found.st_ino}:{int(found.st_mtime)}"
 
     def listdir(self, path: str) -> list[str]:
         return sorted(os.listdir(path))

@@ -153,6 +153,7 @@ class Membership:
         files: FileSystem,
         directory: str,
         *,
+        clean: bool,
         kept: bool,
         by_fsync: bool,
         same_disk: bool,
@@ -161,6 +162,7 @@ class Membership:
     ) -> None:
         """Register: the logs are open. Raises OSError.
 
+        - `clean`: the last incarnation here stopped cleanly.
         - `kept`: they have every byte of the last incarnation here, on disk or not.
         - `by_fsync`: this incarnation reports only what is on its disk.
         - `same_disk`: an earlier incarnation used this directory.
@@ -170,7 +172,7 @@ class Membership:
         self._by_fsync = by_fsync
         self._lost_commits = lost_commits
         self._intact = kept
-        earlier = note_incarnation(files, directory, self.joining.incarnation)
+        earlier = note_incarnation(files, directory, self.joining.incarnation, clean=clean)
         known = self._metadata.image.nodes.get(str(self.members.node_id))
         if known is not None:
             self.knows_store = knows_store or known.is_of_earlier_version

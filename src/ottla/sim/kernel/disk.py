@@ -331,6 +331,9 @@ class Disk:
     def size(self, path: str) -> int:
         return len(self._file(path).content)
 
+    def identity(self, path: str) -> str:
+        return str(self._file(path).serial)
+
     def space(self, path: str) -> tuple[int, int]:
         return (-1, -1) if self.capacity is None else (self.capacity, max(0, self.capacity - self.used))
 
@@ -484,6 +487,7 @@ class Disk:
         """Return a copy of the disk as a process that opens the same files now would find it, with its own
         incarnation."""
         other = Disk(rng)
+        other._serial = self._serial  # no file has the identity of the one that it is a copy of
         other._copy_tree(self._root, other._root)
         return other
 

@@ -19,10 +19,20 @@ class Spoiler:
         self._directory = directory
         self._rng = rng
         self._backup: dict[str, bytes] = {}
+        self._hot: dict[str, bytes] = {}
 
     def back_up(self) -> None:
         """Copy the data directory."""
         self._backup = {path: self._disk.content(path) for path in self._files()}
+
+    def begin_hot_copy(self) -> None:
+        """Copy about half of the files now, while the node runs; `end_hot_copy` copies the others."""
+        self._hot = {path: self._disk.content(path) for path in self._files() if self._rng.random() < 0.5}
+
+    def end_hot_copy(self) -> None:
+        """The hot copy is the backup from now on."""
+        rest = {path: self._disk.content(path) for path in self._files() if path not in self._hot}
+        self._backup = {**self._hot, **rest}
 
     def spoil(self) -> str:
         """Do one kind of damage."""

@@ -1,8 +1,8 @@
 """Runs a cluster whose disks lie: the disks of a minority are spoiled while their nodes are down.
 
 In addition to the faults of `cluster_run`, the disks of one node of three, or up to two of five, are damaged. Bits of
-files flip, files are cut or lost, directories are lost, or the data directory is replaced by a copy made while the node
-was down. Once in a run, all nodes may be killed and find an earlier metadata store when they start again. In a third of
+files flip, files are cut or lost, directories are lost, or the data directory is replaced by a copy, also by one that was
+made while the node ran. Once in a run, all nodes may be killed and find an earlier metadata store when they start again. In a quarter of
 the runs it is one from before the first topic. No
 acknowledged record may be lost, and in the end all replicas are complete and equal without an operator.
 Machines keep their power: a second fault may lose what the first one has left.
@@ -35,7 +35,7 @@ class SpoiledRun(ClusterRun):
         super().__init__(seed, keep_all=keep_all, **{**drawn(seed), **mine, **given})
         self.trouble: SpoilingTrouble = SpoilingTrouble(self.cluster, liars=2 if two else 1)
 
-        self._forgets_topics = seed % 3 == 1
+        self._forgets_topics = seed % 4 == 3
 
     def go(self) -> None:
         self.cluster.start_nodes()
@@ -67,7 +67,7 @@ class SpoilingTrouble(Trouble):
 
     def kinds(self) -> list[Callable[[], None]]:
         store = (self._back_up_store,) * 2 + (self._restore_store,) * 4  # restored once
-        return [*super().kinds(), *(self._spoil,) * 6, *store]
+        return [*super().kinds(), *(self._spoil,) * 6, *(self._copy_hot,) * 2, *store]
 
     def _may_go_off(self) -> bool:
         return False
@@ -102,6 +102,15 @@ class SpoilingTrouble(Trouble):
             for checker in self.cluster.checkers:
                 checker.liars.add(node_id)
                 checker.lost_power(node_id, in_sync_too=True)
+
+    def _copy_hot(self) -> None:
+        """Copy the directory of a liar while its node runs. The copy may be put in its place later."""
+        node_id = self.rng.choice(sorted(self.spoilers))
+        host = self.cluster.hosts[node_id]
+        if host.up:
+            self._tell(f"the directory of {host.name} is copied while it runs")
+            self.spoilers[node_id].begin_hot_copy()
+            self.cluster.world.agenda.after(self.rng.randrange(300 * MS), self.spoilers[node_id].end_hot_copy)
 
     # ---- the metadata store ----------------------------------------------------------------------------------------
 
