@@ -23,7 +23,6 @@ from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import OFFSETS_PARTITIONS, ElectedCluster
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
 from ottla.sim.workloads.run import DIRECTORY
-from ottla.sim.workloads.watched_store import OwnStore
 
 from .test_cluster_scenarios_elected import acknowledged, more_is_acknowledged, running
 
@@ -70,9 +69,7 @@ def spoiled(harm: str) -> None:
     cluster.until(more_is_acknowledged(cluster, 100))
     for node_id in cluster.hosts:
         cluster.kill(node_id)
-    if harm == "restore":
-        spoiler.restore(whole=True)
-    elif harm == "hot copy":
+    if harm == "restore" or harm == "hot copy":
         spoiler.restore(whole=True)
     else:
         cluster.hosts[1].disk.settle_everything()
@@ -184,23 +181,6 @@ def test_a_leader_that_only_the_lost_commits_knew_shares_its_epoch_with_no_other
     cluster.settle()
 
 
-def begin_copy(cluster: ElectedCluster, node_id: int) -> None:
-    """Start this node from a copy of its data directory, on another machine. The process that it replaces runs on, and
-    the system that detects which nodes are present no longer counts it."""
-    old = cluster.hosts[node_id]
-    old.watch = None
-    host = cluster.hosts[node_id] = cluster._host(node_id, f"{old.name}-copy")
-    host.disk, host.lives, host.died = old.disk.clone(host.stream("disk")), old.lives, old.died
-    host.store = cluster.ways[node_id] = OwnStore(cluster.store, host.stream("far"), node_id)
-    host.peers.update(old.peers)
-    for other in cluster.hosts.values():
-        if other is not host:
-            other.peers[node_id] = host.endpoint
-    for checker in cluster.checkers:
-        checker.lost_power(node_id, in_sync_too=True)
-    cluster.begin(node_id)
-
-
 def replaced_by_a_copy() -> tuple[ElectedCluster, Host]:
     """The leader stands still until another node leads; a copy of its directory then starts in its place."""
     cluster = ElectedCluster(7, by_locks=False)
@@ -215,7 +195,7 @@ def replaced_by_a_copy() -> tuple[ElectedCluster, Host]:
     old.life.pause()
     cluster.until(lambda: cluster.leader() not in (None, replaced))
     cluster.until(more_is_acknowledged(cluster, 50))
-    begin_copy(cluster, replaced)
+    cluster.begin_elsewhere(replaced, old.disk.clone(old.stream("copy")))
     cluster.until(lambda: cluster.states() == {NodeState.ACTIVE} and cluster.is_whole())
     return cluster, old
 

@@ -21,6 +21,17 @@ class Spoiler:
         self._backup: dict[str, bytes] = {}
         self._hot: dict[str, bytes] = {}
 
+    def of(self, disk: Disk) -> "Spoiler":
+        """What damages another disk, and has the same backup."""
+        other = Spoiler(disk, self._directory, self._rng)
+        other._backup = self._backup
+        return other
+
+    @property
+    def has_backup(self) -> bool:
+        """Whether there is a copy to restore."""
+        return bool(self._backup)
+
     def back_up(self) -> None:
         """Copy the data directory."""
         self._backup = {path: self._disk.content(path) for path in self._files()}

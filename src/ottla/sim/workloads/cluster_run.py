@@ -83,10 +83,7 @@ class Trouble:
         self.cluster = cluster
         self.rng = cluster.world.stream("trouble")
         self.paths = PathFaults(cluster.world, self.rng)
-        self.nodes = {
-            node_id: HostFaults(host, self.rng, power_cuts=False, start=partial(cluster.begin, node_id))
-            for node_id, host in cluster.hosts.items()
-        }
+        self.nodes = {node_id: self._faults_of(node_id) for node_id in cluster.hosts}
         self.reassigner = Reassigner(cluster, self.rng)
         self.active = False
         self._names = [host.name for host in cluster.hosts.values()]
@@ -94,14 +91,31 @@ class Trouble:
 
     def begin(self) -> None:
         """Start the faults."""
-        for node_id, host in self.cluster.hosts.items():
-            forgiven, faults = host.died, self.nodes[node_id]
-            host.died = partial(self._died, forgiven, faults)
-            faults.write_back()
+        for node_id in self.cluster.hosts:
+            self._watch(node_id)
         self.active = True
         kinds = self.kinds()
         self._kinds = [act for act in kinds if self.rng.random() < KIND_CHANCE] or kinds
         self._later()
+
+    def _faults_of(self, node_id: int) -> HostFaults:
+        cluster = self.cluster
+        return HostFaults(cluster.hosts[node_id], self.rng, power_cuts=False, start=partial(cluster.begin, node_id))
+
+    def _watch(self, node_id: int) -> None:
+        host, faults = self.cluster.hosts[node_id], self.nodes[node_id]
+        host.died = partial(self._died, partial(self._forgive, node_id), faults)
+        faults.write_back()
+
+    def _forgive(self, node_id: int, power_cut: bool) -> None:
+        self.cluster.died(node_id, power_cut=power_cut)
+
+    def moved(self, node_id: int) -> None:
+        """This node is on another host from now on: the faults are that host's."""
+        old = self.nodes[node_id]
+        self.nodes[node_id] = self._faults_of(node_id)
+        self._names[self._names.index(old.host.name)] = self.cluster.hosts[node_id].name
+        self._watch(node_id)
 
     def kinds(self) -> list[Callable[[], None]]:
         """Return all possible faults, the likely ones more than once."""
@@ -142,9 +156,8 @@ class Trouble:
     def _tell(self, what: str) -> None:
         self.cluster.world.trace.add("faults", what)
 
-    def _died(self, forgiven: Callable[[bool], None] | None, faults: HostFaults, power_cut: bool) -> None:
-        if forgiven is not None:
-            forgiven(power_cut)
+    def _died(self, forgiven: Callable[[bool], None], faults: HostFaults, power_cut: bool) -> None:
+        forgiven(power_cut)
         faults.node_died()
 
     # ---- nodes -----------------------------------------------------------------------------------------------------

@@ -113,6 +113,22 @@ class ElectedCluster(Cluster):
         if host.start():
             self.following.begin(node_id)
 
+    def begin_elsewhere(self, node_id: int, disk: Disk) -> None:
+        """Start this node on another machine with this disk, a copy of its own. A process that it replaces runs on, and
+        the system that detects which nodes are present no longer counts it."""
+        old = self.hosts[node_id]
+        host = self.hosts[node_id] = self._host(node_id, f"{old.name}-copy")
+        host.disk, host.lives, host.died = disk, old.lives, old.died
+        old.watch = old.died = None
+        host.store = self.ways[node_id] = OwnStore(self.store, host.stream("far"), node_id)
+        host.peers.update(old.peers)
+        for other in self.hosts.values():
+            if other is not host:
+                other.peers[node_id] = host.endpoint
+        for checker in self.checkers:
+            checker.lost_power(node_id, in_sync_too=True)
+        self.begin(node_id)
+
     def kill(self, node_id: int, *, power_cut: bool = False) -> None:
         """Kill its process, or cut its machine's power."""
         self.hosts[node_id].kill(power_cut=power_cut)

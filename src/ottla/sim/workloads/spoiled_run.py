@@ -1,9 +1,10 @@
 """Runs a cluster whose disks lie: the disks of a minority are spoiled while their nodes are down.
 
 In addition to the faults of `cluster_run`, the disks of one node of three, or up to two of five, are damaged. Bits of
-files flip, files are cut or lost, directories are lost, or the data directory is replaced by a copy, also by one that was
-made while the node ran. Once in a run, all nodes may be killed and find an earlier metadata store when they start again. In a quarter of
-the runs it is one from before the first topic. No
+files flip, files are cut or lost, directories are lost, or the data directory is replaced by a copy, also by one that
+was made while the node ran. A copy may also be started on another machine, while the first process stands still. Once
+in a run, all nodes may be killed and find an earlier metadata store when they start again. In a quarter of the runs it
+is one from before the first topic. No
 acknowledged record may be lost, and in the end all replicas are complete and equal without an operator.
 Machines keep their power: a second fault may lose what the first one has left.
 """
@@ -14,10 +15,12 @@ from typing import Any
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import TopicRecord
 from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.store import StoreCopy
 from ottla.sim.workloads.cluster_run import ClusterRun, Trouble, drawn
 from ottla.sim.workloads.elected_cluster import ElectedCluster
+from ottla.sim.workloads.following import LEASE_MS
 from ottla.sim.workloads.run import DIRECTORY
 
 BACK_UP_CHANCE = 0.3
@@ -67,7 +70,7 @@ class SpoilingTrouble(Trouble):
 
     def kinds(self) -> list[Callable[[], None]]:
         store = (self._back_up_store,) * 2 + (self._restore_store,) * 4  # restored once
-        return [*super().kinds(), *(self._spoil,) * 6, *(self._copy_hot,) * 2, *store]
+        return [*super().kinds(), *(self._spoil,) * 6, *(self._copy_hot,) * 2, *(self._lose_session,) * 2, *store]
 
     def _may_go_off(self) -> bool:
         return False
@@ -111,6 +114,35 @@ class SpoilingTrouble(Trouble):
             self._tell(f"the directory of {host.name} is copied while it runs")
             self.spoilers[node_id].begin_hot_copy()
             self.cluster.world.agenda.after(self.rng.randrange(300 * MS), self.spoilers[node_id].end_hot_copy)
+
+    def _lose_session(self) -> None:
+        """A liar stands still for longer than its session. Meanwhile a copy of its directory starts elsewhere."""
+        node_id = self.rng.choice(sorted(self.spoilers))
+        host = self.cluster.hosts[node_id]
+        if host.up and host.life is not None and not host.life.paused:
+            self._tell(f"{host.name} stands still, and loses its session")
+            host.life.pause()
+            after_us = (LEASE_MS + self.rng.randrange(1_000)) * MS
+            self.cluster.world.agenda.after(after_us, self._begin_elsewhere, node_id, host)
+
+    def _begin_elsewhere(self, node_id: int, old: Host) -> None:
+        cluster, life = self.cluster, old.life
+        if life is None or cluster.hosts[node_id] is not old or not (self.active and life.alive and life.paused):
+            return
+        if self.rng.random() < 0.2 or node_id in cluster.following.present():
+            life.resume()
+            return
+        disk = old.disk.clone(old.stream(f"copy-{old.lives}"))
+        before = self.spoilers[node_id]
+        spoiler = self.spoilers[node_id] = before.of(disk)
+        how = spoiler.restore(whole=True) if spoiler.has_backup and self.rng.random() < 0.5 else "has the newest files"
+        for checker in cluster.checkers:
+            checker.liars.add(node_id)
+        self.strikes.append(f"a copy of {old.name} starts elsewhere")
+        self._tell(f"{self.strikes[-1]}: it {how}")
+        cluster.begin_elsewhere(node_id, disk)
+        self.moved(node_id)
+        cluster.world.agenda.after(self.rng.randrange(4_000 * MS), life.resume)
 
     # ---- the metadata store ----------------------------------------------------------------------------------------
 
