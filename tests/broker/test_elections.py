@@ -1,6 +1,6 @@
 """Who leads, who is in sync, who may lead next: the rules of the controller, one partition at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -35,7 +35,12 @@ def rows_of(image: MetadataImage, turn: duties.Turnover, rules: Rules) -> list[R
 
 def sliced(image: MetadataImage, turn: duties.Turnover, rules: Rules) -> tuple[int, list[RowChange]]:
     """The same, and in how many slices that is found out."""
-    steps, slices = duties.duties(image, turn, lambda _: rules), 1
+    return in_slices(duties.duties(image, turn, lambda _: rules))
+
+
+def in_slices(steps: Generator[None, None, list[RowChange]]) -> tuple[int, list[RowChange]]:
+    """The number of slices of this work, and its rows."""
+    slices = 1
     while True:
         try:
             next(steps)
@@ -373,3 +378,15 @@ def test_thousands_of_partitions_get_a_leader_in_one_write_that_is_planned_in_sl
     assert fenced.key == "nodes/1"
     assert isinstance(row.record, TopicRecord)
     assert [each.leader for each in row.record.partitions] == [2] * count
+
+
+def test_thousands_of_leaderships_return_in_slices() -> None:
+    count = 2 * duties.CHECKED_AT_ONCE + 1
+    away = replace(WHOLE, leader=2, leader_epoch=5)
+    topic = TopicImage("t", TopicRecord(bytes(16), {}, (WHOLE, *(away,) * count)), 1)
+    nodes = {str(each): NodeRecord("a", each, incarnation="life", state=NodeState.ACTIVE) for each in (1, 2, 3)}
+    image = image_of(topic, nodes)
+    slices, (row,) = in_slices(duties.returned(image, turnover(image, dict.fromkeys((1, 2, 3), "life"))))
+    assert slices == 3
+    assert isinstance(row.record, TopicRecord)
+    assert [each.leader for each in row.record.partitions] == [1] * (count + 1)

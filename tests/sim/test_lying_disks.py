@@ -4,6 +4,7 @@ The checkers look at every step, and in the end for every acknowledged record.
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,9 @@ from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.node import Node
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
+from ottla.metadata.image import MetadataDelta
 from ottla.metadata.nodes import NodeState
+from ottla.metadata.row_kinds import Row
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, partition_of
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.replica.copy_status import ReplicaCopy
@@ -85,6 +88,23 @@ def spoiled(harm: str) -> None:
 @pytest.mark.parametrize("harm", [*HARM, "restore", "hot copy"])
 def test_a_node_whose_disk_lies_starts_first_and_leads_nothing(harm: str) -> None:
     spoiled(harm)
+
+
+def test_a_node_without_others_starts_with_a_hot_copy() -> None:
+    cluster = ElectedCluster(7, nodes=1, min_isr=1)
+    cluster.start()
+    cluster.produce(acks=1)
+    cluster.until(more_is_acknowledged(cluster, 20))
+    spoiler = Spoiler(cluster.hosts[1].disk, DIRECTORY, random.Random(1))
+    spoiler.back_up()
+    cluster.kill(1)
+    spoiler.restore(whole=True)
+    for checker in cluster.checkers:
+        checker.lost_power(1, in_sync_too=True)
+    cluster.begin(1)
+    cluster.until(more_is_acknowledged(cluster, 20))
+    assert any("was restored or copied" in line for line in cluster.world.trace.lines)
+    cluster.settle()
 
 
 def test_a_node_that_stops_before_its_loss_was_seen_reports_it_again() -> None:
@@ -211,6 +231,26 @@ def test_a_node_whose_copy_has_taken_its_place_leads_no_more() -> None:
     cluster.run(3_000)
     assert node.leadership.suspended
     assert {partition.name: partition.log.log_end_offset for partition in node.replicas} == ends
+    cluster.settle()
+
+
+def test_a_node_whose_copy_has_taken_its_place_does_not_register_again() -> None:
+    """It learns late that the cluster had given it up, and finds the row of its successor."""
+    cluster, old = replaced_by_a_copy()
+    assert old.life is not None
+    node = old.life.node
+    assert isinstance(node, Node)
+    assert node.membership is not None
+    incarnation = node.membership.joining.incarnation
+    replaced = str(node.node_id)
+    fenced = replace(node.image.nodes[replaced], state=NodeState.FENCED)
+    assert fenced.incarnation == incarnation
+    old.life.resume()
+    delta = MetadataDelta(node.image.generation + 1, {f"nodes/{replaced}": Row(fenced, node.image.generation + 1)})
+    old.life.enter(node.changed, delta)
+    cluster.run(3_000)
+    assert cluster.image.nodes[replaced].incarnation != incarnation
+    assert any("another process has registered as node" in line for line in cluster.world.trace.lines)
     cluster.settle()
 
 

@@ -146,7 +146,8 @@ class Controller:
     def _returning(self, now: Millis) -> Planned:
         """The plan to have partitions led by their preferred replicas again."""
         if self._members.is_controller:
-            rows = returned(self._metadata.image, turnover(self._metadata.image, self.present or {}))
+            image = self._metadata.image
+            rows = yield from returned(image, turnover(image, self.present or {}))
             if rows:
                 yield RowBatch(rows, (), self._members.guards(rows))
                 self._notes(f"leaders of {len(rows)} topics are the preferred replicas again")

@@ -215,17 +215,25 @@ def missing_commits(image: MetadataImage, node_ids: Iterable[int]) -> int:
     return max((row.lost_commits for row in rows if row.state is NodeState.STARTING), default=0)
 
 
-def returned(image: MetadataImage, turn: Turnover) -> list[RowChange]:
-    """The rows that return partitions to their preferred replicas, if these may lead; of very many, only some."""
+def returned(image: MetadataImage, turn: Turnover) -> Generator[None, None, list[RowChange]]:
+    """The rows that return partitions to their preferred replicas, if these may lead; of very many, only some. Yields
+    after each slice of work."""
     rows: list[RowChange] = []
-    left = ELECTIONS_AT_ONCE
+    left, in_slice = ELECTIONS_AT_ONCE, CHECKED_AT_ONCE
     for topic in image.topics.values():
         if all(placed.leader == placed.replicas[0] for placed in topic.partitions):
             continue
-        partitions = [
-            preferred(placed, turn.at((topic.id, index), placed)[0]) for index, placed in enumerate(topic.partitions)
-        ]
-        moved = sum(after is not before for before, after in zip(topic.partitions, partitions, strict=True))
+        partitions = list(topic.partitions)
+        moved = 0
+        for index, placed in enumerate(partitions):
+            if placed.leader == placed.replicas[0]:
+                continue
+            partitions[index] = preferred(placed, turn.at((topic.id, index), placed)[0])
+            moved += partitions[index] is not placed
+            in_slice -= 1
+            if not in_slice:
+                yield
+                in_slice = CHECKED_AT_ONCE
         if moved:
             rows.append(topic_row(topic, partitions))
             left -= moved

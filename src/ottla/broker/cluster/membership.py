@@ -133,6 +133,7 @@ class Membership:
         self._lost_commits = 0
         self.knows_store = True
         """Whether this start could compare the store with what the node had seen of it."""
+        self._has_registered = False
         self._is_leaving = False
         self._is_writing = False
 
@@ -244,6 +245,7 @@ class Membership:
         """The image has changed: if the controller has made this incarnation active, it may lead now. Returns whether
         it has."""
         record = self.record
+        self._has_registered = self._has_registered or record is not None
         if record is not None and record.state is NodeState.ACTIVE:
             self.members.has_joined = True
         return self.members.has_joined
@@ -356,6 +358,9 @@ class Membership:
                 yield RowBatch([RowChange(f"{PREFIX}{node_id}", replace(row, version=0), record.version)])
             return
         known = image.nodes.get(str(node_id))
+        if record is None and known is not None and self._has_registered:
+            self._notes(f"another process has registered as node {node_id}: this one takes no part any more, stop it")
+            return
         joining = self.joining
         row = NodeRecord(
             joining.host,

@@ -223,8 +223,9 @@ class ReplicaChecker:
                     raise
                 copy.partition, copy.batches, copy.end = None, before, at
                 return
-            if found.slice is None and log.failed is not None:
-                copy.partition, copy.batches, copy.end = None, before, at  # a cut that failed; it is not led from here
+            if found.slice is None and (log.failed is not None or node_id in self.liars):
+                # A cut that failed, so that it is not led from here; or a batch whose offsets are damaged.
+                copy.partition, copy.batches, copy.end = None, before, at
                 return
             assert found.slice is not None, (partition.name, at, log.log_end_offset)
             batches = self._decoded(node_id, index, at, found.slice.read())
