@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.broker.cluster.elections import awaits_logs
+from ottla.broker.cluster.membership import Membership
 from ottla.broker.node import Node
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
@@ -19,6 +20,7 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, partition
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.replica.copy_status import ReplicaCopy
 from ottla.sim.clients.replicated import LogReader
+from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.trace import InvariantError
@@ -234,24 +236,28 @@ def test_a_node_whose_copy_has_taken_its_place_leads_no_more() -> None:
     cluster.settle()
 
 
-def test_a_node_whose_copy_has_taken_its_place_does_not_register_again() -> None:
-    """It learns late that the cluster had given it up, and finds the row of its successor."""
+def hears_late_that_it_was_given_up() -> None:
+    """The replaced process learns that the cluster had given it up, and finds the row of its successor."""
     cluster, old = replaced_by_a_copy()
     assert old.life is not None
     node = old.life.node
     assert isinstance(node, Node)
-    assert node.membership is not None
-    incarnation = node.membership.joining.incarnation
-    replaced = str(node.node_id)
-    fenced = replace(node.image.nodes[replaced], state=NodeState.FENCED)
-    assert fenced.incarnation == incarnation
+    generation, replaced = node.image.generation + 1, str(node.node_id)
+    fenced = Row(replace(node.image.nodes[replaced], state=NodeState.FENCED), generation)
     old.life.resume()
-    delta = MetadataDelta(node.image.generation + 1, {f"nodes/{replaced}": Row(fenced, node.image.generation + 1)})
-    old.life.enter(node.changed, delta)
+    old.life.enter(node.changed, MetadataDelta(generation, {f"nodes/{replaced}": fenced}))
     cluster.run(3_000)
-    assert cluster.image.nodes[replaced].incarnation != incarnation
-    assert any("another process has registered as node" in line for line in cluster.world.trace.lines)
     cluster.settle()
+
+
+def test_a_node_whose_copy_has_taken_its_place_does_not_register_again() -> None:
+    hears_late_that_it_was_given_up()
+
+
+def test_the_checkers_notice_a_node_that_registers_over_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Membership, "_is_replaced", lambda *_: False)
+    with pytest.raises(InvariantError, match="fenced"):
+        hears_late_that_it_was_given_up()
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -346,6 +352,13 @@ def test_the_checkers_notice_a_node_that_trusts_its_log(harm: str, monkeypatch: 
     monkeypatch.setattr(Fetching, "_may_refuse", lambda *_: False)
     with pytest.raises((InvariantError, AssertionError)):
         spoiled(harm)
+
+
+def test_the_checkers_notice_a_hot_copy_that_counts_as_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Disk, "identity", lambda *_: "the same")
+    monkeypatch.setattr(Fetching, "_may_refuse", lambda *_: False)
+    with pytest.raises((InvariantError, AssertionError)):
+        spoiled("hot copy")
 
 
 def test_a_replica_that_refuses_to_be_cut_leads_instead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,6 +341,10 @@ class Membership:
         record = self.record
         return record is not None and record.state is (NodeState.ACTIVE if self._is_leaving else NodeState.FENCED)
 
+    def _is_replaced(self, known: NodeRecord | None) -> bool:
+        """Whether this row of the node is a successor's, such as a copy of the data directory on another machine."""
+        return known is not None and self._has_registered
+
     def _registration(self, now: Millis) -> Planned:
         image, node_id = self._metadata.image, self.members.node_id
         record = self.record
@@ -358,7 +362,7 @@ class Membership:
                 yield RowBatch([RowChange(f"{PREFIX}{node_id}", replace(row, version=0), record.version)])
             return
         known = image.nodes.get(str(node_id))
-        if record is None and known is not None and self._has_registered:
+        if record is None and self._is_replaced(known):
             self._notes(f"another process has registered as node {node_id}: this one takes no part any more, stop it")
             return
         joining = self.joining
