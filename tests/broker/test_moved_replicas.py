@@ -12,6 +12,7 @@ from ottla.metadata.nodes import PREFIX as NODE_PREFIX
 from ottla.metadata.nodes import NodeRecord, NodeState
 from ottla.metadata.store import Delete, Put
 from ottla.metadata.topics import PartitionRecord, TopicRecord, key_of
+from ottla.protocol.coordinator_records import TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -30,6 +31,8 @@ from ottla.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
@@ -344,3 +347,31 @@ def test_leaders_stay_where_auto_leader_rebalance_is_off(stage: NodeStage) -> No
     other_writer.place(stage.node, stage.store, stage.now, "t", 0, leader=2, leader_epoch=1)
     stage.run(900_000)
     assert placed(stage).leader == 2
+
+
+# ---- too few replicas in sync ---------------------------------------------------------------------------------------
+
+
+def test_a_transaction_coordinator_writes_nothing_below_min_isr(stage: NodeStage) -> None:
+    """Kafka's transaction log enforces acks=all; groups use acks=1, and their answers wait for the high watermark."""
+
+    def in_sync_are(isr: tuple[int, ...]) -> Partition:
+        known = stage.node.image.topics.get(TRANSACTION_STATE_TOPIC)
+        epoch = 0 if known is None else known.partitions[0].partition_epoch + 1
+        record = TopicRecord(ID[::-1], {"min.insync.replicas": "2"}, (PartitionRecord((1, 2, 3), isr, 1, 0, epoch),))
+        stage.store.commit([Put(key_of(TRANSACTION_STATE_TOPIC), record.encode())])
+        stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
+        stage.settle()
+        return stage.node.replicas.by_name[TRANSACTION_STATE_TOPIC].partitions[0]
+
+    log = in_sync_are((1,)).log
+    wanted = InitProducerIdRequest("tx", 60_000)
+    assert stage.ask(wanted).error_code == E.COORDINATOR_NOT_AVAILABLE
+    assert log.log_end_offset == 0
+    described = stage.ask(DescribeTransactionsRequest(["tx"])).transaction_states[0]
+    assert described.error_code == E.TRANSACTIONAL_ID_NOT_FOUND, "a question is answered"
+    in_sync_are((1, 2))
+    asked = send(stage, wanted, NODE)
+    stage.settle()
+    assert log.log_end_offset == 1
+    assert asked.answer is None, "it waits for the other replica"

@@ -1,6 +1,7 @@
 """Produce requests for more partitions than one turn has room for: the same answer, the same order, in slices."""
 
 import contextlib
+import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,12 +14,14 @@ from ottla.broker.api import k00_produce
 from ottla.broker.effects import Close, Parked, Part, Reply, Sync
 from ottla.broker.schedule import Timed
 from ottla.log import segments as log_segments
+from ottla.log import validation
 from ottla.log.answers import StorageError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import outline
-from ottla.protocol.records.batch import set_crc
+from ottla.protocol.records.batch import HEADER_BYTES, peek, set_crc
+from ottla.protocol.records.compression import GZIP, decompress
 from ottla.protocol.records.record import PARTS_MAX, Record, build_batch
 from tests.harness.node_stage import CHANNEL, NOW, NodeStage
 
@@ -291,6 +294,27 @@ def test_many_records_that_are_damaged_are_walked_once(stage: NodeStage, monkeyp
 def test_what_nobody_looks_into_is_appended_at_once(stage: NodeStage) -> None:
     for octets in (batch(count=5_000), b"x" * 100, batch(count=5_000)[:-1]):
         assert isinstance(stage.node.receive(stage.now, CHANNEL, frame_of(one("t", octets), 9)), list)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_gzip_is_compressed_in_slices(stage: NodeStage, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
+    stage.create("packed", 1, {"compression.type": "gzip"})
+    monkeypatch.setattr(validation, "compress", None)  # what compresses in one step
+    octets = batch(random.Random(5).randbytes(40_000), count=20, compression=compression)
+    parked = receive(stage, one("packed", octets))
+    ticks = 0
+    while not (replies := stage.slice()):
+        ticks += 1
+    assert replies[0].ticket == parked.ticket
+    assert answer_of(replies[0].parts, 9).responses[0].partition_responses[0].error_code == 0
+    assert ticks >= 800_000 // (64 * 1024)
+    log = stage.node.replicas.by_name["packed"].partitions[0].log
+    found = log.read(0, 1 << 20).slice
+    assert found is not None
+    stored = memoryview(found.read())
+    assert peek(stored).compression == GZIP
+    plain = memoryview(batch(random.Random(5).randbytes(40_000), count=20))[HEADER_BYTES:]
+    assert decompress(GZIP, stored[HEADER_BYTES:]) == plain
 
 
 def one(topic: str, octets: bytes) -> ProduceRequest:

@@ -180,10 +180,11 @@ class Coordinators:
         return host
 
     def _make_transactions(self) -> ShardHost:
-        from ottla.broker.coordinators.transaction_shards import TransactionShards
+        from ottla.broker.coordinators.transaction_shards import TransactionShards, writes
 
         shards = TransactionShards(self._metadata, self._producer_ids, self._environment.settings)
         host = self._shard_host(Order.TRANSACTIONS, TRANSACTION_STATE_TOPIC, shards, "request.timeout.ms")
+        host.needs_enough_replicas = writes
         self.in_use.transactions = host
         return host
 

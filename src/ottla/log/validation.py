@@ -6,7 +6,8 @@ rewrites that configs require: LogAppendTime, another compression, offsets.
 A batch is decompressed and its records are walked only if they matter: for keys on compacted topics, for
 `message.timestamp.before.max.ms` when it is set, and for recompression. One with more than PARTS_MAX records and
 headers is then refused. Otherwise a batch stays opaque, and the timestamps in its header are believed. The records of a
-large batch are walked in slices (`look_ahead`); recompression is one step whatever the size.
+large batch are walked in slices, and compressed in slices with gzip (`look_ahead`). Decompression, and compression with
+another codec, is one step whatever the size.
 
 Source: Kafka's LogValidator.java, UnifiedLog.analyzeAndValidateRecords, ProduceRequest.validateRecords.
 """
@@ -38,7 +39,17 @@ from ottla.protocol.records.batch import (
     set_crc,
     stamp_log_append_time,
 )
-from ottla.protocol.records.compression import CODECS, GZIP, LZ4, NONE, UNPACKED_BYTES_MAX, ZSTD, compress, unpack
+from ottla.protocol.records.compression import (
+    CODECS,
+    GZIP,
+    LZ4,
+    NONE,
+    UNPACKED_BYTES_MAX,
+    ZSTD,
+    compress,
+    gzip_in_slices,
+    unpack,
+)
 from ottla.protocol.records.errors import CorruptRecordsError, TooManyBytesError
 from ottla.protocol.records.outline import PARTS_MAX, outline_in_slices
 from ottla.protocol.records.record import RECORD_BYTES_MIN, can_hold
@@ -50,6 +61,10 @@ RECORDS_AT_ONCE: Final = 4_000
 RECORDS_NAMED_MAX: Final = 10_000
 """Maximum number of records of a batch that are reported as the faulty ones. For a larger batch whose header has a
 wrong timestamp none is reported, because that would require decompressing it."""
+GZIPPED_AT_ONCE: Final = 64 * 1024
+"""A batch of more bytes is compressed with gzip in slices, by `look_ahead`; of one that another codec has compressed to
+a PACKED_TO-th, or less, the same."""
+PACKED_TO: Final = 8
 BYTES_A_STEP: Final = 8192
 """Bytes that are decompressed in a step of `cost.Cost`; compressing them takes several times that."""
 COMPRESSING: Final = 3
@@ -68,6 +83,8 @@ class Inside(NamedTuple):
     timestamps: list[int]
     keyless: list[int]
     """Indexes of records without a key."""
+    gzipped: tuple[int | None, bytes] | None = None
+    """A compression level of gzip, and the records compressed with it."""
 
 
 Known: TypeAlias = Inside | AppendRefusedError
@@ -79,6 +96,16 @@ def is_looked_into(batch: memoryview, config: LogConfig, wall_ms: WallMillis) ->
     header = peek(batch)
     out_of_range = not _is_in_range(header.max_timestamp, config, wall_ms) and header.record_count <= RECORDS_NAMED_MAX
     return out_of_range or _looks_inside(config, Origin.CLIENT) or _target_codec(config, header) != header.compression
+
+
+def takes_slices(batch: memoryview, config: LogConfig) -> bool:
+    """Whether decoding and rewriting this batch, as its topic's configs require, is too long for one slice."""
+    header = peek(batch)
+    if header.record_count > RECORDS_AT_ONCE:
+        return True
+    codec = _target_codec(config, header)
+    bytes_max = GZIPPED_AT_ONCE if header.compression == NONE else GZIPPED_AT_ONCE // PACKED_TO
+    return codec == GZIP != header.compression and len(batch) > bytes_max
 
 
 def look_ahead(batch: memoryview, config: LogConfig) -> Generator[None, None, Known | None]:
@@ -100,10 +127,15 @@ def look_ahead(batch: memoryview, config: LogConfig) -> Generator[None, None, Kn
     except AppendRefusedError:
         return None
     try:
-        return (yield from _look_inside(batch, header))
+        inside = yield from _look_inside(batch, header)
     except AppendRefusedError as refused:
         # Without the traceback, which would keep what the batch was unpacked to.
         return AppendRefusedError(refused.error_code, refused.sentence, refused.record_errors)
+    if _target_codec(config, header) == GZIP != header.compression:
+        level = _level(config, GZIP)
+        yield
+        inside = inside._replace(gzipped=(level, (yield from gzip_in_slices(inside.plain, level))))
+    return inside
 
 
 def prepare_batch(
@@ -143,7 +175,6 @@ def prepare_batch(
     if inside is not None and config.compacted and origin is Origin.CLIENT:
         _check_keys(inside)
     if inside is not None and codec != header.compression:
-        BEYOND_USUAL.steps += (COMPRESSING_GZIP if codec == GZIP else COMPRESSING) * len(inside.plain) // BYTES_A_STEP
         batch = _recompressed(batch, header, inside, codec, config)
         if len(batch) > config.max_message_bytes:
             raise AppendRefusedError(
@@ -332,20 +363,27 @@ def _target_codec(config: LogConfig, header: BatchHeader) -> int:
 
 def _recompressed(batch: memoryview, header: BatchHeader, inside: Inside, codec: int, config: LogConfig) -> memoryview:
     """The same records under another codec."""
-    level: int | None = None
-    if codec == GZIP and config.compression_gzip_level >= 0:
-        level = config.compression_gzip_level
-    elif codec == LZ4:
-        level = config.compression_lz4_level
-    elif codec == ZSTD:
-        level = config.compression_zstd_level
+    level = _level(config, codec)
     out = bytearray(batch[:HEADER_BYTES])
-    out += compress(codec, inside.plain, level)
+    if codec == GZIP and inside.gzipped is not None and inside.gzipped[0] == level:
+        out += inside.gzipped[1]
+    else:
+        BEYOND_USUAL.steps += (COMPRESSING_GZIP if codec == GZIP else COMPRESSING) * len(inside.plain) // BYTES_A_STEP
+        out += compress(codec, inside.plain, level)
     _pack_length(out, LENGTH_AT, len(out) - LOG_OVERHEAD_BYTES)
     _pack_attributes(out, ATTRIBUTES_AT, header.attributes & ATTRIBUTES_TRANSACTIONAL | codec)
     _pack_timestamp(out, MAX_TIMESTAMP_AT, max(inside.timestamps, default=-1))
     set_crc(out)
     return memoryview(out)
+
+
+def _level(config: LogConfig, codec: int) -> int | None:
+    """The level at which a topic's batches are compressed with this codec."""
+    if codec == GZIP and config.compression_gzip_level >= 0:
+        return config.compression_gzip_level
+    if codec == LZ4:
+        return config.compression_lz4_level
+    return config.compression_zstd_level if codec == ZSTD else None
 
 
 def _not_unpacked(error: CorruptRecordsError) -> AppendRefusedError:

@@ -44,7 +44,7 @@ from ottla.broker.requests import Request, RequestRefusedError
 from ottla.broker.slices import SLICE_STEPS, SubRequest, Work, encoded_topics
 from ottla.log.answers import AppendRefusedError, StorageError
 from ottla.log.cost import BEYOND_USUAL
-from ottla.log.validation import RECORDS_AT_ONCE, is_looked_into, look_ahead
+from ottla.log.validation import GZIPPED_AT_ONCE, PACKED_TO, RECORDS_AT_ONCE, is_looked_into, look_ahead, takes_slices
 from ottla.machine import Millis, Ticket
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 from ottla.protocol.acls import Operation, ResourceType
@@ -95,6 +95,7 @@ _WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 """Refusals without a log start offset; the others have one, as in Kafka's ReplicaManager.appendRecordsToLeader."""
 _NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _CLIENT_ID_LENGTH = struct.Struct(">h")
+FEW_BYTES = GZIPPED_AT_ONCE // PACKED_TO
 _COUNT = struct.Struct(">i")
 _Answers: TypeAlias = dict[str | bytes, TopicProduceResponse]
 
@@ -451,14 +452,15 @@ def _looked_into(node: Core, now: Millis, identity: Identity, append: PartitionA
     records = append.records
     if records is None or len(records) < HEADER_BYTES or append.is_known or append.error:
         return None
-    if _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] <= RECORDS_AT_ONCE:
+    if len(records) <= FEW_BYTES and _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] <= RECORDS_AT_ONCE:
         return None
     if node.access.authorizer is not None and not node.access.may_write(identity, append.topic):
         return None
     partition = node.leadership.led(append.topic, append.index)
     if isinstance(partition, ErrorCode):
         return None
-    return partition if is_looked_into(records, partition.log.config, partition.log.wall.at(now)) else None
+    config, wall_ms = partition.log.config, partition.log.wall.at(now)
+    return partition if takes_slices(records, config) and is_looked_into(records, config, wall_ms) else None
 
 
 def append_some(

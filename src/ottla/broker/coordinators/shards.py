@@ -278,6 +278,10 @@ class UncommittedAsks(ParkedWork):
         self._host.parking.take(ticket)
 
 
+def _never(_: Call) -> bool:
+    return False
+
+
 class ShardHost:
     """The shards of one internal topic. `commits_within`: the setting for how long an answer waits for the commit of
     its decision."""
@@ -300,6 +304,9 @@ class ShardHost:
         self._commits_within = commits_within
         self.elsewhere: Elsewhere | None = None
         """Calls other nodes, if calls may be answered there."""
+        self.needs_enough_replicas: Callable[[Call], bool] = _never
+        """Which calls are refused while fewer replicas than min.insync.replicas are in sync. Kafka appends the records
+        of groups and of share groups all the same: its CoordinatorPartitionWriter asks for acks=1."""
         self._environment = environment
         self._metadata = metadata
         self._leadership = leadership
@@ -431,6 +438,9 @@ class ShardHost:
             loading = self._hosted.get(index) is hosted
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
             asked.put(at, self.shard_class.refuse(call, error))
+            return
+        if not hosted.partition.has_enough_replicas and self.needs_enough_replicas(call):
+            asked.put(at, self.shard_class.refuse(call, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
         step, self._next_step = self._next_step, self._next_step + 1
         self._steps[step] = (asked, at, hosted)

@@ -11,6 +11,9 @@ from ottla.machine import Call, Entropy, WallClock
 from ottla.metadata.features import TRANSACTION_VERSION
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnTransaction
+from ottla.protocol.messages.end_txn import EndTxnRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.txn.refusals import refuse
 from ottla.txn.shard import TransactionShard
 
@@ -34,6 +37,18 @@ class TransactionNodeView:
 
     def new_producer_id(self) -> int | None:
         return self._producer_ids.take()
+
+
+def writes(call: Call) -> bool:
+    """Whether a client's call writes to the log of its coordinator, unless it is refused.
+
+    Source: TransactionLog.java (EnforcedRequiredAcks): such a write is refused like one with acks=all.
+    """
+    match call.body:
+        case AddPartitionsToTxnTransaction(verify_only=verify_only):
+            return not verify_only
+        case body:
+            return isinstance(body, InitProducerIdRequest | EndTxnRequest)
 
 
 class TransactionShards:
