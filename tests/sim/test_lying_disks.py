@@ -355,7 +355,7 @@ def test_the_checkers_notice_a_node_that_trusts_its_log(harm: str, monkeypatch: 
 
 
 def test_the_checkers_notice_a_hot_copy_that_counts_as_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Disk, "identity", lambda *_: "the same")
+    monkeypatch.setattr(Disk, "identity", lambda *_: "same")
     monkeypatch.setattr(Fetching, "_may_refuse", lambda *_: False)
     with pytest.raises((InvariantError, AssertionError)):
         spoiled("hot copy")
