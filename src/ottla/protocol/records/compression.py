@@ -85,7 +85,7 @@ def gzip_in_slices(plain: Buffer, level: int | None = None) -> Generator[None, N
     for first in range(0, len(view), _GZIP_SLICE):
         if first:
             yield
-        packer.compress(view[first : first + _GZIP_SLICE])
+        packer.compress(bytes(view[first : first + _GZIP_SLICE]))
     return bytes(packer.finish())
 
 
