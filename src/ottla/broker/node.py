@@ -116,7 +116,8 @@ class Node(Core):
                 may_be_missing=known is None or known.is_of_earlier_version,
                 may_be_torn=not self.environment.same_boot,
             )
-        self.topics.load(now, clean_shutdown=clean)
+        forgotten = self.store_memory is not None and self.store_memory.forgotten
+        self.topics.load(now, clean_shutdown=clean, doubts_store=forgotten or self.store.lost > 0)
         self._replicate(now, list(self.replicas))
         if self.replicates:
             self.replication.send(now)

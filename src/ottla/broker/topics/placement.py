@@ -205,7 +205,9 @@ class Placement(Subscriber):
             self.unopened.forget(partition)
             self.logs.unowned.pop((topic.name, partition.index), None)
         deleted = DeletedTopic(topic.id, topic.name, len(topic.partitions), self._environment.node_id)
-        self._removals.add(deleted, [partition.log for partition in partitions])
+        places = [place for place, log in self._opened.items() if log.topic_id == topic.id]
+        unplaced = [self._opened.pop(place) for place in places]
+        self._removals.add(deleted, [*(partition.log for partition in partitions), *unplaced])
 
     def _make_way(self, now: Millis, names: Sequence[str]) -> None:
         """New topics may have these names: move the directories of deleted ones out of their way."""

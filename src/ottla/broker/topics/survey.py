@@ -49,11 +49,12 @@ def survey(
     stored: dict[str, TopicRecord],
     *,
     alone: bool,
+    doubts_store: bool = False,
 ) -> Survey:
     """The topics of the store, with the additions from the directories.
 
     It removes the rest of earlier deletions, and replicas that were moved to other nodes meanwhile. `alone`: there are
-    no other nodes.
+    no other nodes; `doubts_store`: otherwise, whether the store may have lost topics.
     """
     deleted = [
         decoded(store, key, partial(DeletedTopic.decode, key), row.value) for key, row in store.list(DELETED_PREFIX)
@@ -87,6 +88,7 @@ def survey(
         )
     if not alone:
         left = unplaced(environment.node_id, found, stored)
+        left = {name: told for name, told in left.items() if doubts_store or name in stored}
         _leave_untaken(environment, found.told, stored, may_be_adopted=bool(store.lost))
         return Survey(records, unowned, frozenset(found.others), left)
     configs = _kafkas_configs(environment, found.told) if found.told and found.from_kafka else None

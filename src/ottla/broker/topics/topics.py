@@ -75,8 +75,9 @@ class Topics:
         others = self._folded.get(folded(name), set()) - {name}
         return min(others) if others else None
 
-    def load(self, now: Millis, *, clean_shutdown: bool) -> None:
-        """At start: find the topics, open every log, raise every leader epoch in one commit."""
+    def load(self, now: Millis, *, clean_shutdown: bool, doubts_store: bool = False) -> None:
+        """At start: find the topics, open every log, raise every leader epoch in one commit. `doubts_store`: the store
+        of the cluster may be an older copy, as far as this node knows."""
         environment, stored = self._environment, self._metadata.image.topics
         found = survey(
             environment,
@@ -85,6 +86,7 @@ class Topics:
             now,
             {name: topic.record for name, topic in stored.items()},
             alone=self._members.is_alone,
+            doubts_store=doubts_store,
         )
         self._placement.logs.unowned = found.unowned
         self._placement.logs.others = found.others
