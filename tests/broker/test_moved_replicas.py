@@ -349,7 +349,7 @@ def test_leaders_stay_where_auto_leader_rebalance_is_off(stage: NodeStage) -> No
     assert placed(stage).leader == 2
 
 
-# ---- too few replicas in sync ---------------------------------------------------------------------------------------
+# ---- too few replicas in sync --------------------------------------------------------------------------------------
 
 
 def test_a_transaction_coordinator_writes_nothing_below_min_isr(stage: NodeStage) -> None:

@@ -256,7 +256,7 @@ def test_a_node_whose_copy_has_taken_its_place_does_not_register_again() -> None
 
 def test_the_checkers_notice_a_node_that_registers_over_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Membership, "_is_replaced", lambda *_: False)
-    with pytest.raises(InvariantError, match="fenced"):
+    with pytest.raises(InvariantError):
         hears_late_that_it_was_given_up()
 
 

@@ -101,7 +101,7 @@ class FileSystem(Protocol):
     def size(self, path: str) -> int: ...
 
     def identity(self, path: str) -> str:
-        """What tells a file apart from a copy of it. It outlives the process and the machine's boot."""
+        """A text that a copy of the file does not share. It stays the same when the process or the machine restarts."""
         ...
 
     def listdir(self, path: str) -> list[str]:

@@ -8,8 +8,8 @@ A topic's record has every field that replication needs: replicas, in-sync repli
 
 A partition is an array, because 10,000 of them must fit into one value: [replicas, isr, elr, last_known_elr, adding,
 removing, leader, leader_epoch, partition_epoch, recovering]. `unclean` has an entry for each partition that was ever
-led by a replica which may have lacked acknowledged records. `adopted` is there while the topic's replicas may not all
-be known.
+led by a replica which may have lacked acknowledged records. `adopted` marks a topic whose replicas may not all be
+known.
 
 Source: Kafka's TopicRecord and PartitionRecord (metadata/src/main/resources/common/metadata), KIP-497, KIP-966.
 """

@@ -30,14 +30,14 @@ from ottla.metadata.topics import PartitionRecord, TopicImage, TopicRecord, key_
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What is known of a topic beside its logs: its configs, and how many partitions it has at least."""
+    """The configs of a topic to adopt, and the least number of its partitions."""
 
     configs: dict[str, str]
     partitions: int = 0
 
 
 AdoptedAs = Callable[[str], Adopted]
-"""What is known of a topic of this name."""
+"""Returns the configs of a topic of this name."""
 
 
 def adopted_topics(image: MetadataImage, node_ids: Iterable[int], adopted: AdoptedAs) -> list[RowChange]:

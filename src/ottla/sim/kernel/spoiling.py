@@ -22,7 +22,7 @@ class Spoiler:
         self._hot: dict[str, bytes] = {}
 
     def of(self, disk: Disk) -> "Spoiler":
-        """What damages another disk, and has the same backup."""
+        """A spoiler of another disk, with the same backup."""
         other = Spoiler(disk, self._directory, self._rng)
         other._backup = self._backup
         return other
