@@ -11,6 +11,8 @@ from ottla.console.pages import (
     message,
     messages,
     overview,
+    share_group,
+    share_groups,
     topic,
     topics,
     transaction,
@@ -25,6 +27,8 @@ PAGES: Final[tuple[Page, ...]] = (
     message.PAGE,
     groups.PAGE,
     group.PAGE,
+    share_groups.PAGE,
+    share_group.PAGE,
     transactions.PAGE,
     transaction.PAGE,
 )

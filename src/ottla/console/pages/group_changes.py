@@ -1,4 +1,4 @@
-"""Changes of a consumer group: its positions, the offsets of a topic, the group itself.
+"""Changes of a consumer group or share group: its positions, the offsets of a topic, the group itself.
 
 Source: ConsumerGroupCommand (KIP-122) for the targets of a reset.
 """
@@ -13,10 +13,11 @@ from typing import Final
 from ottla.client.client import TopicPartition
 from ottla.client.connection import Connection
 from ottla.client.errors import check
+from ottla.client.share_groups import alter_share_group_offsets
 from ottla.console.group_reading import group_of
 from ottla.console.page import Context, Done, Field, InputError, Preview, url
 from ottla.console.reading import extents, leaders_of, offsets, topic_of
-from ottla.doctor.snapshot import Group
+from ottla.doctor.snapshot import SHARE, Group
 from ottla.doctor.words import count, place
 from ottla.escaping import visible
 from ottla.protocol.apis import ApiKey
@@ -72,7 +73,7 @@ def reset_fields(context: Context) -> tuple[Field, ...]:
     return (
         Field("topic", "Topic", "select", ALL_TOPICS, (ALL_TOPICS, *topics)),
         Field("other", "Another topic", hint="Instead: a topic for which the group has no offsets yet."),
-        Field("to", "Move to", "select", FIRST, TARGETS),
+        Field("to", "Move to", "select", FIRST, TARGETS[:-1] if group.type == SHARE else TARGETS),
         Field(
             "value",
             "Time, offset or shift",
@@ -107,7 +108,9 @@ def reset_preview(context: Context) -> Preview:
         ("Topic", "Partition", "Offset before", "Offset after", "Effect"),
         tuple(rows[:ROWS_MAX]),
         facts=sorted(before.items()),
-        command=context.command("groups", "reset-offsets", group.name, *options, OPTIONS[to], *value, "--execute"),
+        command=context.command(
+            noun_of(group), "reset-offsets", group.name, *options, OPTIONS[to], *value, "--execute"
+        ),
     )
 
 
@@ -121,9 +124,24 @@ def effect(before: int | None, after: int) -> str:
 
 
 def reset(context: Context) -> Done:
-    """Commit the planned offsets."""
+    """Move the group to the planned offsets."""
     group, coordinator = unused(context)
     planned, _ = plan(context, group)
+    if group.type == SHARE:
+        alter_share_group_offsets(context.client, group.name, [(*each, offset) for each, offset in planned.items()])
+    else:
+        commit(coordinator, group.name, planned)
+    details = {
+        "group": group.name,
+        "before": {place(each): known.offset for each, known in group.committed.items() if each in planned},
+        "after": {place(each): offset for each, offset in planned.items()},
+    }
+    sentence = f"Moved the offsets of {visible(group.name)} in {count(len(planned), 'partition')}."
+    return Done(sentence, page_of(group), details)
+
+
+def commit(coordinator: Connection, name: str, planned: Mapping[TopicPartition, int]) -> None:
+    """Commit offsets for a group without members. Raises ClientError."""
     topics = [
         OffsetCommitRequestTopic(
             topic, partitions=[OffsetCommitRequestPartition(each[1], planned[each]) for each in places]
@@ -131,17 +149,20 @@ def reset(context: Context) -> Done:
         for topic, places in groupby(sorted(planned), key=lambda each: each[0])
     ]
     version = min(coordinator.version_of(ApiKey.OFFSET_COMMIT), COMMITS_BY_NAME)
-    answer = coordinator.send(OffsetCommitRequest(group.name, topics=topics), version)
+    answer = coordinator.send(OffsetCommitRequest(name, topics=topics), version)
     for topic in answer.topics:
         for part in topic.partitions:
             check(part.error_code, f"the offset of {place((visible(topic.name), part.partition_index))}")
-    details = {
-        "group": group.name,
-        "before": {place(each): known.offset for each, known in group.committed.items() if each in planned},
-        "after": {place(each): offset for each, offset in planned.items()},
-    }
-    sentence = f"Moved the offsets of {visible(group.name)} in {count(len(planned), 'partition')}."
-    return Done(sentence, url("/group", name=group.name), details)
+
+
+def noun_of(group: Group) -> str:
+    """The `ottla` command for groups of this type."""
+    return "share-groups" if group.type == SHARE else "groups"
+
+
+def page_of(group: Group) -> str:
+    """The address of the group's page."""
+    return url("/share-group" if group.type == SHARE else "/group", name=group.name)
 
 
 def chosen_topic(context: Context) -> str | None:
@@ -282,9 +303,9 @@ def delete_preview(context: Context) -> Preview:
             f"Deletes the group {visible(group.name)} with its offsets in {count(len(group.committed), 'partition')} "
             f"of {count(topics, 'topic')}.",
         ),
-        ("Its place in these topics is lost. A new group of this name begins where auto.offset.reset says.",),
+        ("Its place in these topics is lost. A new group of this name begins where its offset reset says.",),
         facts=sorted((each, known.offset) for each, known in group.committed.items()),
-        command=context.command("groups", "delete", group.name),
+        command=context.command(noun_of(group), "delete", group.name),
     )
 
 
@@ -294,4 +315,6 @@ def delete(context: Context) -> Done:
     (result,) = coordinator.send(DeleteGroupsRequest([group.name])).results
     check(result.error_code, f"the group {visible(group.name)}")
     before = {place(each): known.offset for each, known in group.committed.items()}
-    return Done(f"Deleted the group {visible(group.name)}.", url("/groups"), {"group": group.name, "before": before})
+    return Done(
+        f"Deleted the group {visible(group.name)}.", f"/{noun_of(group)}", {"group": group.name, "before": before}
+    )

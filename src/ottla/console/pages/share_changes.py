@@ -1,0 +1,64 @@
+"""Changes of a share group that only Ottla has: pause and resume."""
+
+from __future__ import annotations
+
+from ottla.client.errors import check
+from ottla.console.group_reading import PAUSED, group_of, pauses_of
+from ottla.console.page import Context, Done, InputError, Preview, url
+from ottla.console.reading import GROUP
+from ottla.doctor.words import count
+from ottla.escaping import visible
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+SET, DELETE = 0, 1
+"""Operations of IncrementalAlterConfigs."""
+
+
+def pause_preview(context: Context) -> Preview:
+    """The members that will get no records."""
+    group, _ = group_of(context, context.need("name"))
+    if group.name in pauses_of(context, [group.name]):
+        raise InputError("The group is paused already.")
+    members = count(len(group.members), "member")
+    return Preview(
+        group.name,
+        (
+            f"Pauses {visible(group.name)}: its {members} get no more records until it is resumed. They may finish the "
+            "records that they have.",
+        ),
+        command=context.command("share-groups", "pause", group.name),
+    )
+
+
+def pause(context: Context) -> Done:
+    """Pause the group."""
+    return _set(context, AlterableConfig(PAUSED, SET, "true"), "Paused")
+
+
+def resume_preview(context: Context) -> Preview:
+    """The members that will get records again."""
+    group, _ = group_of(context, context.need("name"))
+    if group.name not in pauses_of(context, [group.name]):
+        raise InputError("The group is not paused.")
+    return Preview(
+        group.name,
+        (f"Resumes {visible(group.name)}: its {count(len(group.members), 'member')} get records again.",),
+        command=context.command("share-groups", "resume", group.name),
+    )
+
+
+def resume(context: Context) -> Done:
+    """Resume the group."""
+    return _set(context, AlterableConfig(PAUSED, DELETE, None), "Resumed")
+
+
+def _set(context: Context, config: AlterableConfig, done: str) -> Done:
+    name = context.need("name")
+    request = IncrementalAlterConfigsRequest([AlterConfigsResource(GROUP, name, [config])])
+    (result,) = context.client.send(request).responses
+    check(result.error_code, f"the configs of {visible(name)}", result.error_message)
+    return Done(f"{done} {visible(name)}.", url("/share-group", name=name), {"group": name})
