@@ -15,6 +15,7 @@ VARIES = [
     (re.compile(r"/\S*/ottla-\w+"), "DIRECTORY"),
     (re.compile(r"\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d"), "MOMENT"),
     (re.compile(r"\b\d+ (s|min|h|days)\b"), "DURATION"),
+    (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "UUID"),
     (re.compile(r"used \d+ %"), "used N %"),
     (re.compile(r"Ottla \d\S+,"), "Ottla VERSION,"),
 ]

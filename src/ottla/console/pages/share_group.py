@@ -1,4 +1,4 @@
-"""Shows one share group: its partitions, members, and the records that are under way: who has them, for how long."""
+"""Shows one share group: its partitions, members, and the records in flight: who has them, for how long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACQUIRED, ARCHIVING = 1, 3
 """States of a run; 0 is a record that is not acquired now."""
 RUNS_MAX: Final = 200
 """Runs that are asked for in each partition, and shown in all."""
-NOT_OTTLA: Final = "This cluster does not report records that are under way; nodes of Ottla do."
+NOT_OTTLA: Final = "This cluster does not report records in flight; nodes of Ottla do."
 
 
 def share_group_of(context: Context) -> Group:
@@ -36,7 +36,7 @@ def share_group_of(context: Context) -> Group:
 
 
 def standing_of(context: Context, name: str, runs_max: int, unseen: list[str]) -> dict[int, Any]:
-    """The answer of each node about the group's records under way. Nodes that lead none of its partitions, and
+    """The answer of each node about the group's records in flight. Nodes that lead none of its partitions, and
     clusters without the request, have none."""
     context.client.metadata([])
     request = DescribeSharePartitionsRequest(name, None, runs_max)
@@ -45,11 +45,11 @@ def standing_of(context: Context, name: str, runs_max: int, unseen: list[str]) -
         if isinstance(answer, UnsupportedVersionError):
             sentence = NOT_OTTLA
         elif isinstance(answer, ClientError):
-            sentence = f"Records under way on node {node_id}: {answer}"
+            sentence = f"Records in flight on node {node_id}: {answer}"
         elif answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
             continue
         elif answer.error_code:
-            sentence = f"Records under way on node {node_id}: {BrokerError(answer.error_code, visible(name))}"
+            sentence = f"Records in flight on node {node_id}: {BrokerError(answer.error_code, visible(name))}"
         else:
             found[node_id] = answer
             continue
@@ -178,17 +178,17 @@ def why_nothing(group: Group, *, is_paused: bool, lag: int | None) -> str:
     if not group.members:
         return "The group has no members, so its records wait."
     if not group.owned:
-        return "No member has a partition: the topics may be missing, or the assignment is under way."
+        return "No member has a partition: the topics may be missing, or the assignment is not done."
     return "Every record is done: members wait for new ones." if lag == 0 else ""
 
 
-# ---- records under way ---------------------------------------------------------------------------------------------
+# ---- records in flight ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A range of records that are under way. `doing` is what happens to them now, `for_ms` since when, and `left_ms`
-    the time until the lock ends or the next delivery is due."""
+    """A range of records in flight. `doing` is their state in words, `for_ms` the time since their acquisition, and
+    `left_ms` the time until the lock ends or the next delivery is due."""
 
     topic: str
     partition: int
@@ -207,7 +207,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs(View):
-    """The records under way: those that members have had the longest first."""
+    """The records in flight: those that members have had the longest first."""
 
     runs: tuple[RunRow, ...]
     has_more: bool
@@ -216,7 +216,7 @@ class Runs(View):
 
 
 def load_runs(context: Context) -> Runs:
-    """The records of the group that are under way, on all nodes."""
+    """The records of the group in flight, on all nodes."""
     group = share_group_of(context)
     unseen: list[str] = []
     standing = standing_of(context, group.name, RUNS_MAX, unseen)
@@ -225,7 +225,7 @@ def load_runs(context: Context) -> Runs:
         key=lambda row: (row.member is None, -(row.for_ms or 0), row.topic, row.partition, row.first),
     )
     return Runs(
-        title="Records under way",
+        title="Records in flight",
         command=context.command("share-groups", "inspect", group.name),
         runs=tuple(rows[:RUNS_MAX]),
         has_more=len(rows) > RUNS_MAX or any(part.next_offset >= 0 for part in parts_of(standing).values()),
@@ -257,7 +257,7 @@ def run_rows(answer: Any) -> Iterator[RunRow]:
 
 
 def doing(run: Any) -> str:
-    """What happens to a run of records now."""
+    """The present state of a run of records, in words."""
     if run.state == ACQUIRED:
         return "acknowledged, being stored" if run.is_being_written else "with a member"
     if run.state == ARCHIVING:
@@ -300,7 +300,7 @@ PAGE: Final = Page(
     load=load,
     refresh_s=2,
     parts=(
-        Part("runs", "Records under way", load_runs, refresh_s=2, is_first=True),
+        Part("runs", "Records in flight", load_runs, refresh_s=2, is_first=True),
         Part("configs", "Configs", load_configs, refresh_s=30),
     ),
     changes=(

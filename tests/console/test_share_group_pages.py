@@ -1,0 +1,184 @@
+"""Share groups: who has which records, for how long, what waits; pause and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Producer
+
+from ottla.client import Client
+from ottla.client.share_member import ACCEPT, REJECT, RELEASE, Delivered, ShareMember
+from ottla.console.pages.share_group import doing, partition_row, total, why_nothing
+from ottla.doctor.snapshot import Committed, Group, Member
+from ottla.protocol.messages.describe_share_partitions import Run
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from ottla.testing import EmbeddedBroker
+from tests.harness.console.browser import Opened
+from tests.harness.console.golden import check_golden
+from tests.harness.console.over_http import User
+
+GROUP = 32
+CONFIGS = {
+    "share.auto.offset.reset": "earliest",
+    "share.retry.backoff.ms": "60000",
+    "errors.deadletterqueue.topic.name": "dlq.jobs",
+}
+
+
+@pytest.fixture(scope="module")
+def console_broker() -> Iterator[EmbeddedBroker]:
+    """A broker with the topic `tasks` of ten records."""
+    with EmbeddedBroker(settings={"auto.create.topics.enable": "true"}) as broker:
+        broker.create_topic("tasks")
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+        for number in range(10):
+            producer.produce("tasks", str(number))
+        producer.flush()
+        yield broker
+
+
+@contextmanager
+def member(broker: EmbeddedBroker, group: str, configs: dict[str, str] = CONFIGS) -> Iterator[ShareMember]:
+    """A member of a share group with these configs."""
+    with Client(broker.bootstrap_servers) as client:
+        rows = [AlterableConfig(name, 0, value) for name, value in configs.items()]
+        request = IncrementalAlterConfigsRequest([AlterConfigsResource(GROUP, group, rows)])
+        (result,) = client.send(request).responses
+        assert not result.error_code, result.error_message
+    with ShareMember(lambda: Client(broker.bootstrap_servers, client_id="ada"), group, ["tasks"]) as found:
+        yield found
+
+
+def take(worker: ShareMember, count: int) -> list[Delivered]:
+    """This many records."""
+    found: list[Delivered] = []
+    for _ in range(200):
+        found += worker.poll(count - len(found), 200)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"got {len(found)} of {count} records")
+
+
+# ---- views ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_happens_to_records_in_words() -> None:
+    assert [
+        doing(each)
+        for each in (
+            Run(state=1),
+            Run(state=1, is_being_written=True),
+            Run(state=3, is_rejected=True),
+            Run(state=3),
+            Run(state=0, delivery_count=2, next_try_ms=5),
+            Run(state=0, delivery_count=0, next_try_ms=5),
+            Run(state=0, delivery_count=2),
+        )
+    ] == [
+        "with a member",
+        "acknowledged, being stored",
+        "rejected, dead letter to be written",
+        "delivered too often, dead letter to be written",
+        "backing off",
+        "delayed",
+        "waits for its next delivery",
+    ]
+
+
+def test_why_members_get_nothing() -> None:
+    reads = Member("m", "ada", "/h", owned=frozenset({("t", 0)}))
+    group = Group("g", "share", "Stable", (reads,))
+    assert "is paused" in why_nothing(group, is_paused=True, lag=5)
+    assert "no members" in why_nothing(Group("g", "share", "Empty"), is_paused=False, lag=5)
+    idle = Group("g", "share", "Stable", (Member("m", "ada", "/h"),))
+    assert "No member has a partition" in why_nothing(idle, is_paused=False, lag=5)
+    assert "Every record is done" in why_nothing(group, is_paused=False, lag=0)
+    assert why_nothing(group, is_paused=False, lag=5) == ""
+    assert (total([None, 3, 4]), total([None])) == (7, None)
+
+
+def test_a_cluster_that_reports_nothing_leaves_the_start_and_the_lag() -> None:
+    group = Group("g", "share", "Stable", committed={("t", 0): Committed(7, lag=3)})
+    row = partition_row(("t", 0), group, None)
+    assert (row.start, row.lag, row.held, row.letters) == (7, 3, None, None)
+
+
+# ---- pages ---------------------------------------------------------------------------------------------------------
+
+
+def test_records_under_way_and_who_has_them(visitor: User, console_broker: EmbeddedBroker) -> None:
+    with member(console_broker, "work") as ada:
+        first, second, third = take(ada, 3)
+        ada.acknowledge([first], ACCEPT)
+        ada.acknowledge([second], RELEASE)
+        view = visitor.json("/share-group", name="work")
+        assert (view["lag"], view["held"], view["waiting"]) == (9, 1, 8)
+        assert view["members"][0]["client_id"] == "ada"
+        (partition,) = view["partitions"]
+        assert (partition["start"], partition["accepted"], partition["released"]) == (1, 1, 1)
+        runs = visitor.json("/share-group/part/runs", name="work")["runs"]
+        held = next(each for each in runs if each["doing"] == "with a member")
+        assert (held["first"], held["last"], held["client_id"], held["deliveries"]) == (2, 2, "ada", 1)
+        assert held["for_ms"] >= 0
+        assert 0 < held["left_ms"] <= 30_000
+        waits = next(each for each in runs if each["doing"] == "backing off")
+        assert (waits["first"], waits["limit"]) == (1, 5)
+        assert 0 < waits["left_ms"] <= 60_000
+        assert "backing off" in visitor.get("/share-group/part/runs", name="work")
+        assert {each["name"] for each in visitor.json("/share-groups")["groups"]} >= {"work"}
+        assert "share.retry.backoff.ms" in visitor.get("/share-group/part/configs", name="work")
+        ada.acknowledge([third], REJECT)
+
+
+def test_pause_and_resume(visitor: User, console_broker: EmbeddedBroker) -> None:
+    with member(console_broker, "stops") as ada:
+        take(ada, 1)
+        done = visitor.change("/share-group/pause", name="stops")
+        assert (done.status_code, done.headers["location"]) == (303, "/share-group?name=stops")
+        view = visitor.json("/share-group", name="stops")
+        assert (view["is_paused"], view["paused_by"]) == (True, "ottla-console at 127.0.0.1")
+        assert "is paused" in view["why"]
+        assert ">paused<" in visitor.get("/share-groups", q="stops")
+        assert "The group is paused already." in visitor.get("/share-group/pause", 400, name="stops")
+        assert visitor.change("/share-group/resume", name="stops").status_code == 303
+        assert not visitor.json("/share-group", name="stops")["is_paused"]
+        assert len(take(ada, 1)) == 1
+
+
+def test_offsets_are_reset_and_the_group_deleted(visitor: User, console_broker: EmbeddedBroker) -> None:
+    with member(console_broker, "again") as ada:
+        for each in take(ada, 4):
+            ada.acknowledge([each], ACCEPT)
+        assert "The group has 1 member." in visitor.get("/share-group/delete", 400, name="again")
+    form = {"to": "the first record", "topic": "tasks"}
+    shown = visitor.post("/share-group/reset", {"step": "preview", **form}, {"name": "again"})
+    assert "4 records will be read again." in shown.text
+    assert "ottla share-groups reset-offsets again" in shown.text
+    done = visitor.change("/share-group/reset", "again", form=form, name="again")
+    assert (done.status_code, done.headers["location"]) == (303, "/share-group?name=again")
+    assert visitor.json("/share-group", name="again")["partitions"][0]["start"] == 0
+    done = visitor.change("/share-group/delete", "again", name="again")
+    assert (done.status_code, done.headers["location"]) == (303, "/share-groups")
+    assert "There is no group again." in visitor.get("/share-group", 404, name="again")
+
+
+@pytest.mark.browser
+@pytest.mark.xdist_group("browser")
+def test_share_group_pages_are_as_recorded_and_accessible(
+    opened: Opened, console_broker: EmbeddedBroker, update: bool
+) -> None:
+    with member(console_broker, "jobs") as ada:
+        first, *_ = take(ada, 2)
+        ada.acknowledge([first], RELEASE)
+        opened.go("/share-groups?q=jobs")
+        assert opened.accessibility() == []
+        check_golden(opened, "share_groups", update)
+        opened.go("/share-group?name=jobs")
+        assert opened.accessibility() == []
+        check_golden(opened, "share_group", update)
