@@ -4,7 +4,7 @@ SEEDS ?= 200
 ROUNDS ?= 20
 NODES ?= 1
 .DEFAULT_GOAL = help
-.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-spark bench-peer release upgrade
+.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-secure bench-spark bench-peer release upgrade
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ bench: setup  ## measure a node
 
 bench-queues: setup  ## measure share groups, KMQ and other queues
 	$(PYTHON) -m bench.queues $(ARGS)
+
+bench-secure: setup  ## measure TLS, logins and ACLs (ARGS="--kafka DIR" adds a Kafka peer with the same certificates)
+	$(PYTHON) -m bench.secure $(ARGS)
 
 bench-spark: setup  ## measure pipelines; ARGS="--connector-python PYTHON --connector-jars DIR" adds Spark's own connector
 	$(PYTHON) -m bench.spark $(ARGS)

@@ -1,6 +1,7 @@
 """Benchmarks: programs that run from a checkout, against this machine only. docs/benchmarks.md says how to read them.
 
 node/         a whole node, from outside: `python -m bench.node`
+secure/       TLS, logins and ACLs, beside an Apache Kafka: `python -m bench.secure`
 queues/       share groups, KMQ, and other queues: `python -m bench.queues`
 spark/        pipelines: `python -m bench.spark`, and `bench.spark.tracker`, `.activity` and `.logs`
 micro.py      the hot functions, in one process

@@ -7,6 +7,7 @@ Loopback only: a benchmark must not be pointed at somebody's cluster by a slip.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import selectors
@@ -17,12 +18,13 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ottla.client import Client, ClientError
 from ottla.client.errors import check
+from ottla.client.set_up import ClientSetUp
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
@@ -33,6 +35,7 @@ PARTITIONS_PER_TOPIC_MAX = 1_000
 """More partitions than these are spread over several topics: Kafka's controller refuses 10,000 in one request."""
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 """What differs from the defaults on nodes of our own: `kafka-peer` sets it too."""
+NO_SETTINGS: Mapping[str, str] = {}
 
 
 class BenchFailedError(Exception):
@@ -40,9 +43,10 @@ class BenchFailedError(Exception):
 
 
 class Broker:
-    """Somebody at an address; `pid` lets CPU, memory and descriptors be read from the kernel."""
+    """A broker at an address; `pid` lets CPU, memory and descriptors be read from the kernel. `access`: how clients
+    connect; None for a plain listener."""
 
-    def __init__(self, name: str, address: str, pid: int | None = None) -> None:
+    def __init__(self, name: str, address: str, pid: int | None = None, access: ClientSetUp | None = None) -> None:
         host, colon, port = address.rpartition(":")
         if not colon or not port.isdigit():
             raise BenchFailedError(f"{address!r} is no address of the form HOST:PORT[,PID].")
@@ -53,6 +57,7 @@ class Broker:
         self.name = name
         self.address = address
         self.pid = pid
+        self.access = access or ClientSetUp(address)
 
     @classmethod
     def parse(cls, name: str, text: str) -> Broker:
@@ -71,10 +76,15 @@ class Broker:
     @property
     def properties(self) -> dict[str, Any]:
         """What every client of librdkafka's is given."""
-        return {"bootstrap.servers": self.address, "log_level": 0}
+        return {**self.access.librdkafka(), "bootstrap.servers": self.address, "log_level": 0}
+
+    @functools.cached_property
+    def security(self) -> dict[str, Any]:
+        """What a client of ours needs besides the address."""
+        return {"tls": self.access.context(), "login": self.access.login}
 
     def client(self) -> Client:
-        return Client(self.address, client_id="bench", timeout_s=60)
+        return Client(self.address, client_id="bench", timeout_s=60, **self.security)
 
     def create_topic(self, partitions: int = 1, **configs: str) -> str:
         """A new topic all of whose partitions have a leader."""
@@ -159,9 +169,10 @@ class Broker:
 class OttlaNode(Broker):
     """A node of our own, as a process: `ottla serve` on a port that the system chose and that stays its own."""
 
-    def __init__(self, directory: Path, durability: str, settings: dict[str, str]) -> None:
+    def __init__(self, directory: Path, durability: str, settings: dict[str, str], listen: str | None) -> None:
         super().__init__("ottla", "127.0.0.1:0")
         self.directory = directory
+        self._listen = listen
         self.durability = durability
         self.settings = settings
         self.process: subprocess.Popen[bytes] | None = None
@@ -169,7 +180,8 @@ class OttlaNode(Broker):
     def start(self) -> None:
         """Start the process and return when it says that it serves."""
         assert self.process is None, "it runs"
-        command = [sys.executable, "-m", "ottla", "serve", "--data", str(self.directory), "--listen", self.address]
+        command = [sys.executable, "-m", "ottla", "serve", "--data", str(self.directory)]
+        command += [] if self._listen is None else ["--listen", self._listen]
         command += ["--durability", self.durability, "--log-format", "json"]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
@@ -181,6 +193,7 @@ class OttlaNode(Broker):
             self.kill()
             raise BenchFailedError(f"the node did not start: {self.last_words()}")
         self.address = json.loads(greeting)["address"]
+        self._listen = None if self._listen is None else self.address
 
     def _greeting(self) -> bytes:
         assert self.process is not None
@@ -229,18 +242,19 @@ class Nodes:
         self.base = Path(tempfile.mkdtemp(prefix="ottla-bench-", dir=data or default_data()))
         self._made: list[OttlaNode] = []
 
-    def make(self) -> OttlaNode:
-        """A node that has not been started."""
+    def make(self, settings: Mapping[str, str] = NO_SETTINGS, *, listen: str | None = "127.0.0.1:0") -> OttlaNode:
+        """A node that has not been started. `settings`: more than the usual ones. `listen`: None if they name the
+        listeners."""
         directory = self.base / f"node-{len(self._made)}"
         directory.mkdir()
-        node = OttlaNode(directory, self.durability, SETTINGS)
+        node = OttlaNode(directory, self.durability, {**SETTINGS, **settings}, listen)
         self._made.append(node)
         return node
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[OttlaNode]:
+    def running(self, settings: Mapping[str, str] = NO_SETTINGS) -> Iterator[OttlaNode]:
         """A fresh node for the length of a block; its data goes with it."""
-        node = self.make()
+        node = self.make(settings)
         try:
             node.start()
             yield node

@@ -22,7 +22,7 @@ def bulk_consumer(broker: Broker, topic: str, partitions: int) -> Consumer:
     """A consumer of librdkafka on a whole topic from its beginning, with large fetches."""
     consumer = Consumer(
         {
-            "bootstrap.servers": broker.address,
+            **broker.properties,
             "group.id": f"bench-{uuid.uuid4().hex[:12]}",
             "enable.auto.commit": False,
             "fetch.max.bytes": 52_428_800,

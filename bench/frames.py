@@ -55,7 +55,7 @@ def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int = FETCH_
 
 
 def connect(broker: Broker, connections: int = 1) -> list[Connection]:
-    return [Connection(broker.host, broker.port, client_id="bench") for _ in range(connections)]
+    return [Connection(broker.host, broker.port, client_id="bench", **broker.security) for _ in range(connections)]
 
 
 def pipeline(connections: Sequence[Connection], frames: Sequence[bytearray], total: int) -> float:
@@ -118,11 +118,14 @@ def check_produced(answer: bytes | bytearray) -> int:
 
 
 class Reader:
-    """One connection that fetches one partition, a request at a time, its answers read into one buffer."""
+    """One connection that fetches one partition, a request at a time, its answers read into one buffer. It does not log
+    in."""
 
     def __init__(self, broker: Broker) -> None:
         self._socket = socket.create_connection((broker.host, broker.port), 30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if (context := broker.security["tls"]) is not None:
+            self._socket = context.wrap_socket(self._socket, server_hostname=broker.host)
         self._buffer = memoryview(bytearray(16 << 20))
 
     def close(self) -> None:

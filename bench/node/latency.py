@@ -58,7 +58,7 @@ class Pace:
     def _producer(self, broker: Broker) -> Producer:
         return Producer(
             {
-                "bootstrap.servers": broker.address,
+                **broker.properties,
                 "acks": self.acks,
                 "linger.ms": 0,
                 "socket.nagle.disable": True,
@@ -115,7 +115,7 @@ class StampReader:
         self._stop = threading.Event()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": broker.address,
+                **broker.properties,
                 "group.id": f"bench-{uuid.uuid4().hex[:12]}",
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 500,

@@ -87,7 +87,7 @@ class Load:
         """Seconds until the last message is acknowledged."""
         producer = Producer(
             {
-                "bootstrap.servers": broker.address,
+                **broker.properties,
                 "acks": self.acks,
                 "enable.idempotence": self.idempotent,
                 "compression.type": self.compression,
