@@ -37,6 +37,7 @@ def read(broker: EmbeddedBroker, topic: str, isolation: str, partition: int = 0)
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is told when a fetch there is answered
             "log_level": 0,
         }
     )

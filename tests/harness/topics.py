@@ -12,6 +12,7 @@ PATIENCE_S = 30.0
 def every_record(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> Iterator[Message]:
     """Partition by partition, in order; of aborted transactions too, unless the isolation is read_committed."""
     given = {"group.id": "looks", "isolation.level": isolation, "log_level": 0}
+    given["fetch.wait.max.ms"] = "10"  # a fetch that waits at the end of a partition holds the next partition up
     consumer = Consumer({"bootstrap.servers": bootstrap, **given})
     for partition in sorted(consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions):
         low, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)

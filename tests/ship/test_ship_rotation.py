@@ -94,6 +94,7 @@ def read(broker: EmbeddedBroker, topic: str) -> list[Message]:
             "group.id": "reader",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is told when a fetch there is answered
             "log_level": 2,
         }
     )

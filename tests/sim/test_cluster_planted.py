@@ -214,8 +214,8 @@ BUGS = {
     restarted_at_the_high_watermark: 0,
     moved_when_appended: 0,
     leads_in_an_old_epoch: 4,
-    end_offsets_kept: 2,
-    a_fetcher_is_used_and_not_asked_when_it_is_due: 0,
+    end_offsets_kept: 7,
+    a_fetcher_is_used_and_not_asked_when_it_is_due: 4,
 }
 """Each with a seed that finds it soon; should the simulator have changed so much that it no longer does, others may."""
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 EPILOG = "Example: ottla consume clicks --from-beginning -n 10 --format json --exit-at-end"
 
 POLL_S = 0.2
+END_WAIT_MS = 20
+"""How long a fetch waits at the end of a partition where the end is looked for: librdkafka reports it only then."""
 ENDS = ("earliest", "latest")
 
 
@@ -199,6 +201,7 @@ def consume_topics(
         "auto.offset.reset": "earliest" if start.earliest else "latest",
         "enable.auto.commit": group is not None,
         "enable.partition.eof": exit_at_end,
+        **({"fetch.wait.max.ms": END_WAIT_MS} if exit_at_end else {}),
         "enable.auto.offset.store": False,
         **given,
     }

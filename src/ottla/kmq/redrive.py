@@ -157,7 +157,8 @@ class Redrive:
         given = properties_of(properties)
         self._producer: Producer = Producer({**given, "enable.idempotence": True, "message.max.bytes": 1_000_000_000})
         ours = {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
-        self._consumer: Consumer = Consumer({**given, "group.id": self.group_id, **ours})
+        # the end is reported when a fetch there is answered
+        self._consumer: Consumer = Consumer({"fetch.wait.max.ms": 20, **given, "group.id": self.group_id, **ours})
         self._counts = partition_counts(self._producer)
         if config.dead_letters not in self._counts:
             raise KmqRefusedError(f"There is no topic {config.dead_letters}.")

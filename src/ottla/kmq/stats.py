@@ -46,7 +46,7 @@ def standings(properties: str | Mapping[str, Any], config: KmqConfig) -> list[St
     """The current state of every partition. Raises KmqRefusedError if the topics are missing or do not fit."""
     from confluent_kafka import Consumer, KafkaException
 
-    given = properties_of(properties)
+    given = {"fetch.wait.max.ms": 20, **properties_of(properties)}  # the end is reported when a fetch there is answered
     ours = {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
     consumer = Consumer({**given, "group.id": config.group_id, **ours})
     markers = Consumer({**given, "group.id": config.tracker_group_id, **ours})

@@ -175,7 +175,13 @@ class Topic:
 
     def _consuming(self) -> dict[str, Any]:
         kept = {key: value for key, value in self._settings.items() if not key.startswith(PRODUCER_ONLY)}
-        return {**kept, "group.id": "ottla-ship", "enable.auto.commit": False, "isolation.level": "read_committed"}
+        return {
+            "fetch.wait.max.ms": 20,  # the end is reported when a fetch there is answered
+            **kept,
+            "group.id": "ottla-ship",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
 
     def send(self, partition: int, key: bytes, value: bytes, headers: Headers, done: Callable[[], None]) -> bool:
         """Queue a record; a later `poll` calls `done` once the broker has it. Returns False if the queue is full."""
