@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer, ShareConsumer
 
 from ottla.cli import consume_share
-from ottla.cli.redrive import Progress
 from ottla.cli.times import time_or_none
+from ottla.client.dead_letters import Progress
 from ottla.testing import EmbeddedBroker
 from tests.server.test_metrics import Measured
 

@@ -28,13 +28,11 @@ from ottla.cli.connection import (
     Cluster,
     Output,
     client,
-    client_properties,
     complete_share_groups,
     complete_topics,
     connect,
     named,
     pairs,
-    plain_errors,
     with_done,
 )
 from ottla.cli.groups import TopicsGiven, committed_offsets, shown
@@ -45,8 +43,8 @@ from ottla.cli.share_standing import PAUSED, Pause, letters_waiting, pauses
 from ottla.cli.times import parse_time, shown_time
 
 if TYPE_CHECKING:
-    from ottla.cli.redrive import Letter
     from ottla.client import Client
+    from ottla.client.dead_letters import Letter
 
 app = typer.Typer(
     help=(
@@ -58,7 +56,6 @@ app = typer.Typer(
 
 INSPECT_TIMEOUT_S = 30.0
 
-DEAD_LETTERS = "errors.deadletterqueue.topic.name"
 LETTER_COLUMNS = ("OFFSET", "TOPIC", "PARTITION", "SOURCE-OFFSET", "REASON", "DELIVERIES", "REDRIVES", "TIMESTAMP")
 
 STATE_COLUMNS = (
@@ -378,9 +375,7 @@ def redrive(
     format: Output = Format.TABLE,
 ) -> None:
     """Send dead letters back to the topics they came from; shows them unless --execute is given."""
-    from confluent_kafka import Consumer, Producer
-
-    from ottla.cli.redrive import DeadLetterFilter, Pace, Redrive, run
+    from ottla.client.dead_letters import DEAD_LETTERS, DeadLetterFilter, Pace, Redrive, run
 
     choose_one(execute, dry_run)
     wanted = DeadLetterFilter(
@@ -393,25 +388,19 @@ def redrive(
     source = dead_letters or own_entries(connect(cluster), "group", [group])[group].get(DEAD_LETTERS, "")
     if not source:
         raise CommandError(f"The group {group} has no {DEAD_LETTERS}: name a topic with --dead-letters.")
-    given = client_properties(cluster)
-    position = {"group.id": f"ottla-redrive.{group}", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-    consumer = Consumer({**given, **position})
-    try:
-        with client(cluster) as asked, plain_errors():
-            work = Redrive(consumer, group, source)
-            work.open()
-            if not execute:
-                letters = islice((each for each in work.letters() if wanted.takes(each)), most)
-                print_rows(LETTER_COLUMNS, [letter_row(each) for each in letters], format)
-                tell_unchanged(execute, format)
-                return
-            producer = Producer({**given, "enable.idempotence": True, "linger.ms": 5})
-            went, left, gone = run(work, producer, asked, wanted, most, Pace(rate))
-    finally:
-        consumer.close()
-    also = f", {left} left out by the filter" if left else ""
-    also += f", {gone} whose record is not there any more" if gone else ""
-    print_done(f"{counted(went, 'record')} went back{also}.", format, redriven=went, left_out=left, gone=gone)
+    with client(cluster) as asked:
+        work = Redrive(asked, group, source)
+        work.open()
+        if not execute:
+            letters = islice((each for each in work.letters() if wanted.takes(each)), most)
+            print_rows(LETTER_COLUMNS, [letter_row(each) for each in letters], format)
+            tell_unchanged(execute, format)
+            return
+        done = run(work, asked, wanted, most, Pace(rate))
+    also = f", {done.left_out} left out by the filter" if done.left_out else ""
+    also += f", {done.gone} whose record is not there any more" if done.gone else ""
+    counts = {"redriven": done.went, "left_out": done.left_out, "gone": done.gone}
+    print_done(f"{counted(done.went, 'record')} went back{also}.", format, **counts)
 
 
 # ---- what the commands need ----------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.cli.redrive import Letter, original_of
 from ottla.client import Client
+from ottla.client.dead_letters import Letter, original_of
 from ottla.protocol.records.batch import set_crc
 from ottla.protocol.records.record import Record, build_batch
 
