@@ -27,7 +27,6 @@ GROUP = 32
 CONFIGS = {
     "share.auto.offset.reset": "earliest",
     "share.retry.backoff.ms": "60000",
-    "errors.deadletterqueue.topic.name": "dlq.jobs",
 }
 
 
@@ -166,6 +165,40 @@ def test_offsets_are_reset_and_the_group_deleted(visitor: User, console_broker: 
     done = visitor.change("/share-group/delete", "again", name="again")
     assert (done.status_code, done.headers["location"]) == (303, "/share-groups")
     assert "There is no group again." in visitor.get("/share-group", 404, name="again")
+
+
+def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_broker: EmbeddedBroker) -> None:
+    console_broker.create_topic("dlq.mail", configs={"errors.deadletterqueue.group.enable": "true"})
+    with member(console_broker, "mail", {**CONFIGS, "errors.deadletterqueue.topic.name": "dlq.mail"}) as ada:
+        ada.acknowledge(take(ada, 3), REJECT)
+        for _ in range(200):
+            view = visitor.json("/dead-letters", name="mail")
+            if len(view["letters"]) == 3:
+                break
+        assert [(each["reason"], each["topic"], each["letters"], each["waiting"]) for each in view["causes"]] == [
+            ("rejected", "tasks", 3, 3)
+        ]
+        assert {each["value"] for each in view["letters"]} == {"0", "1", "2"}
+        assert "dlq.mail" in visitor.get("/dead-letters", name="mail")
+        form = {"reason": "rejected", "topic": "", "most": "2"}
+        shown = visitor.post("/dead-letters/redrive", {"step": "preview", **form}, {"name": "mail"})
+        assert "Sends 2 records back: 2 to tasks." in shown.text
+        assert "ottla share-groups redrive mail --reason rejected -n 2 --execute" in shown.text
+        done = visitor.change("/dead-letters/redrive", "mail", form=form, name="mail")
+        assert (done.status_code, done.headers["location"]) == (303, "/dead-letters?name=mail")
+        view = visitor.json("/dead-letters", name="mail")
+        assert (view["waiting"], sum(each["is_back"] for each in view["letters"])) == (1, 2)
+        assert visitor.json("/topic", name="tasks")["records"] == 12
+        refused = visitor.post("/dead-letters/redrive", {"step": "preview", "most": "9999"}, {"name": "mail"})
+        assert (refused.status_code, "Give a number from 1 to 5,000." in refused.text) == (400, True)
+        refused = visitor.post(
+            "/dead-letters/redrive", {"step": "preview", "most": "1", "reason": "exhausted"}, {"name": "mail"}
+        )
+        assert "No dead letter of this kind" in refused.text
+
+
+def test_a_group_without_a_topic_for_dead_letters_says_so(visitor: User) -> None:
+    assert "has no dead-letter topic" in visitor.get("/dead-letters", 400, name="nobody")
 
 
 @pytest.mark.browser

@@ -1,7 +1,7 @@
 """`ottla share-groups`: list, describe, delete, reset-offsets, delete-offsets, pause, resume, inspect, redrive.
 
 Shows what kafka-share-groups.sh shows, under its column names, and Ottla's additions. resets.py chooses new offsets,
-and redrive.py sends dead letters back.
+and `client.dead_letters` sends dead letters back.
 
 Pause, resume and redrive use group configs and records, so Kafka's own requests. No Kafka API returns the acquired
 records: `inspect` asks the metrics port of a node.

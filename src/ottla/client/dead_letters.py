@@ -380,7 +380,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """What a redrive did: dead letters sent back, left out by the filter, and those whose record no longer exists."""
+    """The result of a redrive: dead letters sent back, left out by the filter, and without a record that still exists."""
 
     went: int
     left_out: int

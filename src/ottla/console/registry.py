@@ -6,6 +6,7 @@ from typing import Final
 
 from ottla.console.page import Page
 from ottla.console.pages import (
+    dead_letters,
     group,
     groups,
     message,
@@ -29,6 +30,7 @@ PAGES: Final[tuple[Page, ...]] = (
     group.PAGE,
     share_groups.PAGE,
     share_group.PAGE,
+    dead_letters.PAGE,
     transactions.PAGE,
     transaction.PAGE,
 )
