@@ -380,7 +380,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """The result of a redrive: dead letters sent back, left out by the filter, and without a record that still exists."""
+    """The result of a redrive: dead letters sent back, left out by the filter, and without their record."""
 
     went: int
     left_out: int
