@@ -159,19 +159,27 @@ def test_what_is_lost_is_said_until_the_controller_has_heard_it(cluster: Cluster
     assert cluster.lost(1) == lost
 
 
-@pytest.mark.parametrize("change", ["leader", "in sync"])
-def test_the_file_is_written_before_the_node_acts(cluster: Cluster, change: str) -> None:
-    """A node that is killed right after the commit remembers it, if its partitions' leaders or replicas in sync are
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (PartitionRecord((1, 2), (1, 2), 1), PartitionRecord((1, 2), (1, 2), 2, 1, 1)),
+        (PartitionRecord((1, 2), (1, 2), 1), PartitionRecord((1, 2), (1,), 1, 0, 1)),
+        (PartitionRecord((1, 2, 3), (1,), 1, elr=(3,)), PartitionRecord((1, 2, 3), (1, 2), 1, 0, 1)),
+    ],
+    ids=["leader", "in sync", "eligible"],
+)
+def test_the_file_is_written_before_the_node_acts(
+    cluster: Cluster, before: PartitionRecord, after: PartitionRecord
+) -> None:
+    """A node that is killed right after the commit remembers it, if its partitions' leaders or eligible replicas are
     others since: acknowledgements build on that."""
     stage = cluster.start(1)
     assert stage.node.membership is not None
     stage.node.membership.seen(stage.now, {1: "life-1", 2: "other"})
     stage.change(planned(RowBatch([RowChange("nodes/2", NodeRecord("127.0.0.1", 9002, incarnation="other"), 0)])))
-    placed = PartitionRecord((1, 2), (1, 2), 1)
-    stage.change(planned(RowBatch([RowChange(key_of("t"), TopicRecord(ID, {}, (placed,)), 0)])))
+    stage.change(planned(RowBatch([RowChange(key_of("t"), TopicRecord(ID, {}, (before,)), 0)])))
     backup = cluster.backup()
     cluster.write(4)
-    after = PartitionRecord((1, 2), (1, 2), 2, 1, 1) if change == "leader" else PartitionRecord((1, 2), (1,), 1, 0, 1)
     stage.change(planned(RowBatch([RowChange(key_of("t"), TopicRecord(ID, {}, (after,)))])))
     seen = read_seen(DiskFiles(), f"{stage.directory}/{SEEN_FILE}")
     assert seen is not None

@@ -36,7 +36,7 @@ def test_a_copy_put_over_the_directory_is_noticed(data: Path, name: str) -> None
     temporary = data / "temporary"
     shutil.copy(data / name, temporary)
     os.replace(temporary, data / name)
-    assert begin(data, "c") is None
+    assert begin(data, "c", clean=True) is None
 
 
 def test_other_owners_modes_and_names_of_the_directory_are_no_copy(data: Path, tmp_path: Path) -> None:

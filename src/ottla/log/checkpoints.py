@@ -228,7 +228,7 @@ def note_incarnation(files: FileSystem, directory: str, incarnation: str, *, cle
     copy. The list of an older copy of the whole directory lacks the later incarnations. Raises OSError.
 
     A copy that was made while the node ran has files of different times, so it is not complete. One that was made after
-    a `clean` stop is.
+    a `clean` stop is, unless it was put over the directory without one of the two files.
     """
     paths = [f"{directory}/{name}" for name in (INCARNATIONS_FILE, LAST_INCARNATION_FILE)]
     identity_path = f"{directory}/{IDENTITY_FILE}"
@@ -237,8 +237,9 @@ def note_incarnation(files: FileSystem, directory: str, incarnation: str, *, cle
         for path in (*paths, identity_path)
     )
     is_whole = last == listed[-1:] or listed[-1:] == [incarnation]
-    if is_whole and listed and last and noted[:1] == last and not clean:
-        is_whole = noted[1:] == [files.identity(path) for path in paths]
+    if is_whole and listed and noted[:1] == last:
+        changed = [files.identity(path) != identity for path, identity in zip(paths, noted[1:], strict=False)]
+        is_whole = not any(changed) or (clean and all(changed))
     earlier = [each for each in listed if each != incarnation][-INCARNATIONS_KEPT:]
     for path, lines in zip(paths, ([*earlier, incarnation], [incarnation]), strict=True):
         files.write_atomically(path, "".join(f"{line}\n" for line in lines).encode())

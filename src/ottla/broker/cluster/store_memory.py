@@ -10,8 +10,9 @@ A damaged file must not look like a store that was restored: then every partitio
 its replicas. So a file whose checksum does not match is not used.
 
 The node writes this file in its data directory before it acts on a commit that must not be lost: a leader epoch of a
-partition that it has a replica of, or a smaller set of in-sync replicas. Whatever it acknowledges later depends on that
-commit. So a store that lacks the commit is older than what the file says. With `fsync` durability the file is synced.
+partition that it has a replica of, or a smaller set of in-sync or eligible replicas. Whatever it acknowledges later
+depends on that commit. So a store that lacks the commit is older than what the file says. With `fsync` durability the
+file is synced.
 
 A start compares the file with the store, and begins with a commit of its own: it adds the start to the history, under a
 number above all that this node has seen.
@@ -162,7 +163,7 @@ class StoreMemory:
             self._note(image, durable=self._durable)
 
     def _matters(self, before: MetadataImage, image: MetadataImage, name: str) -> bool:
-        """Whether a partition here got another leader epoch, or has fewer replicas in sync."""
+        """Whether a partition here got another leader epoch, or has fewer replicas in sync or eligible."""
         old, new = before.topics.get(name), image.topics.get(name)
         if new is None:
             return False
@@ -204,4 +205,9 @@ def _record(store: MetadataStore, row: Versioned) -> HistoryRecord:
 
 
 def _differs(was: PartitionRecord, placed: PartitionRecord) -> bool:
-    return placed.leader_epoch != was.leader_epoch or not set(was.isr) <= set(placed.isr)
+    """Whether another leader, or fewer in-sync or eligible replicas, may lead from now on: a store without this change
+    would let a replica lead that lacks what is acknowledged after it."""
+    members = {*placed.isr, *placed.elr}
+    return placed.leader_epoch != was.leader_epoch or not (
+        set(was.isr) <= set(placed.isr) and {*was.isr, *was.elr} <= members
+    )
