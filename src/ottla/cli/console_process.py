@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 WITH_PARENT: Final = "OTTLA_CONSOLE_WITH_PARENT"
@@ -21,13 +22,16 @@ STOP_S: Final = 10.0
 
 class ConsoleProcess:
     """A console for the nodes at `bootstrap`. `say` gets a sentence with its address, or why it did not start; it is
-    called on another thread. `started` is set after that."""
+    called on another thread. `started` is set after that. `config`: a file of client properties."""
 
-    def __init__(self, bootstrap: str, listen: str, say: Callable[[str], None]) -> None:
+    def __init__(self, bootstrap: str, listen: str, say: Callable[[str], None], config: Path | None = None) -> None:
         self.started = threading.Event()
         self._say = say
+        words = ["--bootstrap", bootstrap, "--listen", listen]
+        if config is not None:
+            words += ["--command-config", str(config)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ottla", "console", "--bootstrap", bootstrap, "--listen", listen],
+            [sys.executable, "-m", "ottla", "console", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

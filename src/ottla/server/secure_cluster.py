@@ -97,7 +97,7 @@ def set_up_cluster(
     own = {name: value for name, value in given.items() if name.startswith(ZOOKEEPER)}
     try:
         protection = protection_of(BrokerSettings.load(own))
-        with _opened(metadata, protection) as store:
+        with opened(metadata, protection) as store:
             return _set_up(folder, nodes, admin, own, store)
     except ConfigRefusedError as refused:
         raise SettingsRefusedError(str(refused)) from None
@@ -159,7 +159,7 @@ def _settings_of(folder: str, node_id: int, host: str, port: int) -> dict[str, s
 
 
 @contextmanager
-def _opened(metadata: str, protection: Protection) -> Iterator[MetadataStore]:
+def opened(metadata: str, protection: Protection) -> Iterator[MetadataStore]:
     """The store that nodes share. Raises SettingsRefusedError, StoreError, OSError."""
     if "://" not in metadata:
         path = os.path.abspath(metadata.removeprefix("sqlite:"))

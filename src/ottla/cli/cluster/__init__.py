@@ -32,6 +32,7 @@ from ottla.cli.cluster.plan import (
     require_settings,
 )
 from ottla.cli.cluster.processes import (
+    METADATA,
     NODE_FILE,
     STOP_S,
     SUPERVISOR,
@@ -47,12 +48,14 @@ from ottla.cli.cluster.processes import (
     supervisor,
     tell,
 )
+from ottla.cli.cluster.secured import DEFAULT_ADMIN, client_file, node_settings, set_up
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.console_process import DEFAULT as CONSOLE
 from ottla.cli.console_process import ConsoleProcess
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, UsageError, print_json, print_rows, ranges, say, sized
 from ottla.cli.replicas.rebalance import rebalance
+from ottla.cli.security import plain_name
 
 app = typer.Typer(help="Run several nodes on this machine as one cluster.", no_args_is_help=True)
 
@@ -105,6 +108,24 @@ def start(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Setting of every node; may be repeated (default: as before)."),
     ] = None,
+    secure: Annotated[
+        bool | None,
+        typer.Option(
+            "--secure/--no-secure",
+            help="Whether clients use TLS, passwords and ACLs (default: as before, otherwise not). Their files are in "
+            "DIR/security.",
+            show_default=False,
+        ),
+    ] = None,
+    admin: Annotated[
+        str,
+        typer.Option(
+            "--admin",
+            metavar="NAME",
+            callback=plain_name,
+            help=f"Name of the admin that the first start with --secure adds (default: {DEFAULT_ADMIN}).",
+        ),
+    ] = DEFAULT_ADMIN,
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not restart nodes that exit.")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the nodes serve; they run in the background.")
@@ -113,8 +134,8 @@ def start(
 ) -> int:
     """Start nodes on this machine and restart those that die, until Ctrl-C.
 
-    A cluster that was started before keeps its number of nodes, addresses and settings, unless you pass others. Removed
-    nodes stay out.
+    A cluster that was started before keeps its number of nodes, addresses, settings and security, unless you pass
+    others. Removed nodes stay out.
     """
     if console and detach:
         raise UsageError("--console ends with its command: run `ottla console` beside a detached cluster.")
@@ -122,12 +143,14 @@ def start(
     if (open_to_others := private.make_directory(directory)) is not None:
         say(open_to_others, err=True)
     with starting(directory) as done:
-        plan = planned(directory, nodes, listen, set or [])
+        plan = planned(directory, nodes, listen, set or [], secure)
         if supervisor(directory) or running_nodes(directory):
             raise CommandError(f"The cluster in {directory} runs already. `ottla cluster stop --data {data}` stops it.")
         for number in plan.removed:
             again = f"`ottla cluster start-node {number} --data {data}` adds it again"
             say(f"Node {number} was removed from the cluster, and is not started: {again}.", err=True)
+        if plan.secure:
+            set_up(directory, directory / METADATA, plan, admin)
         if detach:
             return detached(directory, plan, done, restart=not no_restart)
         return watch(directory, plan, done, restart=not no_restart, console=console)
@@ -157,6 +180,8 @@ def start_node(
             raise CommandError(f"Node {number} runs already (process {pid}).")
         removed = [each for each in removed_nodes(directory, plan.nodes) if each != number]
         plan = replace(plan, nodes=max(plan.nodes, number), removed=removed)
+        if plan.secure:
+            set_up(directory, directory / METADATA, plan, DEFAULT_ADMIN)
         node = started(directory, plan, number)
         plan.write(directory)
     say(f"Node {number} serves at {node.address}.")
@@ -172,7 +197,7 @@ def started(directory: Path, plan: Plan, number: int) -> NodeProcess:
             log.seek(0)
             words = (log.read().splitlines() or [""])[-1].removeprefix("ottla: ")
             raise did_not_start(node.process.poll(), f"Node {number}", words)
-    await_active([node.address], [number], [node])
+    await_active(directory, plan, [number], [node])
     return node
 
 
@@ -289,7 +314,9 @@ def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
 # ---- supervising nodes ---------------------------------------------------------------------------------------------
 
 
-def planned(directory: Path, nodes: int | None, listen: str | None, settings: list[str]) -> Plan:
+def planned(
+    directory: Path, nodes: int | None, listen: str | None, settings: list[str], secure: bool | None = None
+) -> Plan:
     """The plan to start: options that were given, otherwise those of the cluster in this directory, otherwise the
     defaults. Raises CommandError."""
     if (directory / NODE_FILE).exists():
@@ -298,8 +325,9 @@ def planned(directory: Path, nodes: int | None, listen: str | None, settings: li
     nodes = before.nodes if nodes is None else nodes
     listen = checked(before.listen if listen is None else listen, nodes)
     settings = settings or before.settings
-    require_settings(settings)
-    return Plan(nodes, listen, settings, removed_nodes(directory, nodes))
+    secure = before.secure if secure is None else secure
+    require_settings(settings, node_settings(directory) if secure else {})
+    return Plan(nodes, listen, settings, removed_nodes(directory, nodes), secure)
 
 
 def did_not_start(code: int | None, what: str, words: str) -> CommandError:
@@ -348,15 +376,16 @@ def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: boo
             if not node.serves and not over.is_set():
                 raise did_not_start(node.process.poll(), f"Node {node.number}", node.last_words)
         if not over.is_set():
-            addresses = [node.address for node in nodes]
-            await_active(addresses, plan.members, nodes)
+            await_active(directory, plan, plan.members, nodes)
             plan.write(directory)
             done()
             count = "1 node serves" if len(nodes) == 1 else f"{len(nodes)} nodes serve"
-            say(f"{count} Kafka clients at {','.join(addresses)}, data in {directory}.")
+            login = f", the admin's login in {client_file(directory)}" if plan.secure else ""
+            say(f"{count} Kafka clients at {','.join(addresses)}, data in {directory}{login}.")
             sys.stdout.flush()
             if console:
-                beside.append(ConsoleProcess(",".join(addresses), CONSOLE, tell))
+                of_admin = client_file(directory) if plan.secure else None
+                beside.append(ConsoleProcess(",".join(addresses), CONSOLE, tell, of_admin))
         tend(directory, plan, nodes, over, restart=restart)
     finally:
         for each in beside:

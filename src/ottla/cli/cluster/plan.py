@@ -7,6 +7,7 @@ It also checks the addresses on which the nodes can listen.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,17 @@ NODES_MAX = 99
 @dataclass(frozen=True)
 class Plan:
     """The options of a cluster. `listen`: HOST:PORT of node 1; the other nodes use the next ports. `removed`: nodes
-    that were removed from the cluster."""
+    that were removed from the cluster. `secure`: whether clients log in, over TLS (`secured`)."""
 
     nodes: int
     listen: str
     settings: list[str]
     removed: list[int] = field(default_factory=list[int])
+    secure: bool = False
+
+    @property
+    def host(self) -> str:
+        return self.listen.rpartition(":")[0]
 
     @property
     def members(self) -> list[int]:
@@ -36,8 +42,8 @@ class Plan:
 
     @property
     def addresses(self) -> list[str]:
-        host, _, port = self.listen.rpartition(":")
-        return [f"{host}:{int(port) + number}" for number in range(self.nodes)]
+        port = int(self.listen.rpartition(":")[2])
+        return [f"{self.host}:{port + number}" for number in range(self.nodes)]
 
     def write(self, directory: Path) -> None:
         from ottla.server.directory import replace_file
@@ -67,8 +73,11 @@ def read_plan(directory: Path) -> Plan:
 
 def plan_of(read: Any) -> Plan:
     """The plan in a file's contents. For invalid contents it raises errors that `read_plan` turns into a sentence."""
-    plan = Plan(read["nodes"], read["listen"], list(read["settings"]), list(read.get("removed", [])))
+    removed, secure = list(read.get("removed", [])), read.get("secure", False)
+    plan = Plan(read["nodes"], read["listen"], list(read["settings"]), removed, secure)
     if not 1 <= plan.nodes <= NODES_MAX or not all(type(each) is str for each in plan.settings):
+        raise ValueError(read)
+    if type(secure) is not bool:
         raise ValueError(read)
     checked(plan.listen, plan.nodes)
     return plan
@@ -81,15 +90,16 @@ def no_cluster(directory: Path) -> str:
     )
 
 
-def require_settings(texts: list[str]) -> None:
-    """Raise UsageError if a node would not start with these settings, each KEY=VALUE."""
+def require_settings(texts: list[str], others: Mapping[str, str]) -> None:
+    """Raise UsageError if a node would not start with these settings, each KEY=VALUE. `others`: settings that it also
+    has, unless these replace them."""
     from ottla.broker.config.key import ConfigRefusedError
     from ottla.broker.config.values import BrokerSettings
     from ottla.cli.serve import settings_of
     from ottla.cli.server_properties import NotServedError
 
     try:
-        BrokerSettings.load(settings_of(texts))
+        BrokerSettings.load({**others, **settings_of(texts)})
     except (ConfigRefusedError, NotServedError) as refused:
         raise UsageError(str(refused)) from refused
 
@@ -98,7 +108,10 @@ def checked(listen: str, nodes: int) -> str:
     """The unchanged address; raises UsageError if the nodes cannot listen there."""
     protocol, scheme, address = listen.rpartition("://")
     if scheme and protocol.upper() != "PLAINTEXT":
-        raise UsageError(f"The nodes of this cluster have PLAINTEXT listeners; {listen} would be another.")
+        raise UsageError(
+            f"--listen takes HOST:PORT here, not {listen}: the nodes have PLAINTEXT listeners, or with --secure "
+            "SASL_SSL listeners."
+        )
     if protocol.upper() == "PLAINTEXT":
         listen = address
     host, _, port = listen.rpartition(":")

@@ -20,6 +20,7 @@ from typing import IO
 
 from ottla import private
 from ottla.cli.cluster.plan import Plan
+from ottla.cli.cluster.secured import client_file, clients_of, node_file
 from ottla.cli.output import CommandError, say
 
 METADATA = "metadata.sqlite"
@@ -124,7 +125,11 @@ def command(directory: Path, plan: Plan, number: int) -> list[str]:
     defaults = [f"{key}={factor}" for key, factor in replication_factors(len(plan.members)).items()]
     defaults.append(f"broker.session.timeout.ms={LEASE_MS}")
     words = [sys.executable, "-m", "ottla", "serve", "--node-id", str(number), "--data", str(directory / str(number))]
-    words += ["--listen", plan.addresses[number - 1], "--metadata", str(directory / METADATA)]
+    address = plan.addresses[number - 1]
+    if plan.secure:
+        words += ["--config", str(node_file(directory))]
+        address = f"SASL_SSL://{address}"
+    words += ["--listen", address, "--metadata", str(directory / METADATA)]
     for setting in (*defaults, *plan.settings):
         words += ["--set", setting]
     return words
@@ -193,18 +198,26 @@ def is_zombie(pid: int) -> bool:
     return False
 
 
-def await_active(addresses: Sequence[str], numbers: Sequence[int], watched: Sequence[NodeProcess] = ()) -> None:
+def await_active(directory: Path, plan: Plan, numbers: Sequence[int], watched: Sequence[NodeProcess] = ()) -> None:
     """Return when each of these nodes sees all of them as active. Raises CommandError."""
-    from ottla.client import Client, ClientError
+    from ottla.client import BrokerError, ClientError
+    from ottla.protocol.errors import ErrorCode
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
+    connect = clients_of(directory, plan)
     until = time.monotonic() + START_S
-    for address in addresses:
+    for address in (plan.addresses[number - 1] for number in numbers):
         while True:
-            with suppress(ClientError), Client(address) as client:
-                told = {broker.broker_id for broker in client.send(DescribeClusterRequest()).brokers}
+            try:
+                with connect(address) as client:
+                    told = {broker.broker_id for broker in client.send(DescribeClusterRequest()).brokers}
                 if told >= set(numbers):
                     break
+            except ClientError as failed:
+                if isinstance(failed, BrokerError) and failed.code == ErrorCode.SASL_AUTHENTICATION_FAILED:
+                    raise CommandError(
+                        f"The nodes do not accept the login in {client_file(directory)}: write that of a user there."
+                    ) from None
             for node in watched:
                 if node.process.poll() is not None:
                     raise CommandError(f"Node {node.number} has ended: {node.last_words}")
