@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from ottla.broker import forwarding
-from ottla.broker.client_identity import Identity
+from ottla.broker.channel import Channel
+from ottla.broker.client_identity import GrantedTopics, Identity
 from ottla.broker.coordinators.shards import Hosted
 from ottla.broker.security.acls import AclAuthorizer
 from ottla.broker.security.authorizer import Access
+from ottla.broker.security.sasl import Sasl
+from ottla.broker.security.scram import ScramExchange
 from ottla.log.compaction import cleanable, compaction
 from ottla.log.compaction.cleanable import Dirty
 from ottla.log.compaction.filtering import BatchFilter
@@ -124,6 +127,38 @@ def plant_nodes_that_decide_without_their_cluster(patch: Patch) -> None:
     patch.setattr(Access, "depends_on_acls", lambda *_: False)
 
 
+def plant_topics_that_are_granted_for_good(patch: Patch) -> None:
+    """What a client was allowed once on its connection, it may do until the connection ends."""
+
+    def hold(self: GrantedTopics, image: object, acls: object) -> None:
+        self.image = image
+
+    patch.setattr(GrantedTopics, "hold_until_change_of", hold)
+
+
+def plant_logins_with_a_password_that_is_known_already(patch: Patch) -> None:
+    """A node keeps the credential that it has read first."""
+    of_exchange, known = Sasl._exchange, dict[tuple[int, str], Any]()
+
+    def stale(self: Sasl, mechanism: str, listener: str) -> Any:
+        exchange = of_exchange(self, mechanism, listener)
+        if isinstance(exchange, ScramExchange):
+            read = exchange._credential_of
+
+            def first(user: str) -> Any:
+                credential = read(user)
+                return credential and known.setdefault((id(self), user), credential)
+
+            exchange._credential_of = first
+        return exchange
+
+    patch.setattr(Sasl, "_exchange", stale)
+
+
+def plant_sessions_without_an_end(patch: Patch) -> None:
+    patch.setattr(Channel, "expire", lambda _: None)
+
+
 PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_coordinators_that_begin_empty, "cluster-transactions", 1, "nobody will end"),
     (plant_coordinators_that_begin_empty, "cluster-groups", 11, "and somebody was in 3 before"),
@@ -146,8 +181,11 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_compaction_that_drops_the_newest, "cluster-transactions", 0, "which is committed, while the newest"),
     (plant_markers_that_go_before_their_data, "cluster-transactions", 1, "without the marker"),
     (plant_tries_that_have_no_names, "cluster-admins", 99, "is there 1 times"),
-    (plant_decisions_that_outlive_the_acls, "cluster-access", 0, "is denied: False, says a node"),
-    (plant_nodes_that_decide_without_their_cluster, "cluster-access", 10, "says a node"),
+    (plant_decisions_that_outlive_the_acls, "cluster-access", 0, "denied: False, says a node"),
+    (plant_nodes_that_decide_without_their_cluster, "cluster-access", 1, "says a node"),
+    (plant_topics_that_are_granted_for_good, "cluster-access", 2, "may read: True, says a node"),
+    (plant_logins_with_a_password_that_is_known_already, "cluster-access", 0, "logs in with: "),
+    (plant_sessions_without_an_end, "cluster-access", 1, "after the lifetime of its session"),
 ]
 
 

@@ -34,9 +34,13 @@ def test_administrators_are_told_what_is_so(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", each_of((10,), kept("cluster-access")))
 def test_rights_and_passwords_are_those_of_the_store(seed: int) -> None:
-    """Both answers were given often, also while nodes died and were cut off."""
+    """Both answers to each question were given often, also while nodes died and were cut off."""
     run = WORKLOADS["cluster-access"](seed)
     assert isinstance(run, ClusteredAccessRun)
     outcome = run.outcome()
     assert outcome.failure is None, outcome.failure
-    assert min(run.workload.rights.checked.values()) > 20
+    checked = run.workload.rights.checked
+    logins = {said: checked.pop(("logs in with", said)) for said in (True, False)}
+    assert min(logins.values()) > 5
+    assert len(checked) == 8, "denied, known, may write and may read: yes and no"
+    assert min(checked.values()) > 10

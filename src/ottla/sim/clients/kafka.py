@@ -203,8 +203,12 @@ class KafkaClient(Client):
 
     def connect(self) -> None:
         if self.follows and self.connection is None:
-            self.bootstrap = self.rng.choice(self.workload.bootstraps)
+            self.bootstrap = self.choose_node()
         super().connect()
+
+    def choose_node(self) -> Endpoint:
+        """Return the node for the next main connection, if there are several."""
+        return self.rng.choice(self.workload.bootstraps)
 
     def leader(self, where: TopicPartition) -> Endpoint | None:
         """Return the endpoint of this partition's leader; None if it is unknown."""

@@ -7,6 +7,8 @@ true of some moment between the request and the answer, or of one so shortly bef
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from ottla.metadata.acls import AclTable
@@ -54,29 +56,33 @@ def guarded(visitor: str) -> str:
     return f"guarded-{visitor}"
 
 
+def facts_of(acls: AclTable, credentials: Credentials) -> Iterator[tuple[str, str]]:
+    """What is true of the visitors: ("denied", topic) and ("known", user)."""
+    yield from (("denied", acl.name) for acl in acls if acl.permission is PermissionType.DENY)
+    yield from (("known", user) for user in credentials)
+
+
 class Rights:
-    """Which visitors were denied, and which users had a password, in the metadata store, at any time."""
+    """What was true in the metadata store, at any time: facts of the form (what, of whom)."""
 
     def __init__(self) -> None:
         self._facts: list[tuple[Micros, frozenset[tuple[str, str]]]] = [(0, frozenset())]
-        """Since when, and what: ("denied", topic) and ("known", user)."""
-        self.checked = {True: 0, False: 0}
-        """How many answers said so of a fact, and how many the opposite."""
+        """Since when, and what."""
+        self.checked: Counter[tuple[str, bool]] = Counter()
+        """How many answers said so of a fact of this kind, and how many the opposite."""
 
-    def note(self, now_us: Micros, acls: AclTable, credentials: Credentials) -> None:
-        denied = {("denied", acl.name) for acl in acls if acl.permission is PermissionType.DENY}
-        facts = frozenset(denied | {("known", user) for user in credentials})
+    def note(self, now_us: Micros, facts: frozenset[tuple[str, str]]) -> None:
         if facts != self._facts[-1][1]:
             self._facts.append((now_us, facts))
 
     def check(self, what: str, name: str, said: bool, since_us: Micros, until_us: Micros) -> None:
         """Raise InvariantError unless this was so, or not so, at some moment of this time."""
-        self.checked[said] += 1
+        self.checked[what, said] += 1
         ends = [began for began, _ in self._facts[1:]] + [until_us + 1]
         for (began, facts), ended in zip(self._facts, ends, strict=True):
             if began <= until_us and ended > since_us and ((what, name) in facts) is said:
                 return
-        raise InvariantError(f"{name} is {what}: {said}, says a node at {until_us}, and it was not so since {since_us}")
+        raise InvariantError(f"{name}, {what}: {said}, says a node at {until_us}, and it was not so since {since_us}")
 
     def is_now(self, what: str, name: str) -> bool:
         return (what, name) in self._facts[-1][1]

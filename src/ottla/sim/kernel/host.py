@@ -60,6 +60,15 @@ RINGS_A_SECOND_MAX = 700
 """Limit of ticks in a simulated second; with more, a real node would waste a core."""
 
 
+PORT_WITH_LOGIN = 9094
+"""At this port of every host, clients have to authenticate (SASL)."""
+
+
+def with_login(endpoint: Endpoint) -> Endpoint:
+    """Where the host of this endpoint listens for clients that authenticate."""
+    return Endpoint(endpoint.host, PORT_WITH_LOGIN)
+
+
 class NodeUnderTest(Protocol):
     """The node that runs on a host: `ottla.broker.node.Node`, or a toy in the kernel's own tests."""
 
@@ -103,7 +112,14 @@ class NodeSide:
         self.connection = connection
         listener = connection.endpoint
         advertised = (listener.host, listener.port)
-        address = Address(connection.identity, connection.client_host, advertised=advertised)
+        protocol = "SASL_PLAINTEXT" if listener.port == PORT_WITH_LOGIN else "PLAINTEXT"
+        address = Address(
+            connection.identity,
+            connection.client_host,
+            listener=protocol,
+            security_protocol=protocol,
+            advertised=advertised,
+        )
         self.splitter = FrameSplitter()
         self.frames: deque[memoryview] = deque()
         self.channel = Channel(Identity(address))
@@ -545,7 +561,8 @@ class Inside:
 
 
 class Host:
-    """A machine of the simulated world, with one node on it. It listens at `endpoint` while the node is up."""
+    """A machine of the simulated world, with one node on it. While the node is up, it listens at `endpoint`, and at
+    another port for clients that authenticate (`with_login`)."""
 
     def __init__(
         self,
@@ -609,7 +626,8 @@ class Host:
         life = self.life = Life(self, self._build(self, same_boot))
         self.world.trace.add("world", f"life {self.lives} of {self.name} begins, same_boot={same_boot}")
         life.alive = True
-        self.world.network.listen(self.endpoint, self)
+        for endpoint in (self.endpoint, with_login(self.endpoint)):
+            self.world.network.listen(endpoint, self)
         try:
             life.node.start(self.clock.now_ms)
         except PowerCut:
