@@ -43,6 +43,7 @@ def options(directory: Path, node_id: int, certificate: Path, trusted: Path, **s
         "ssl.keystore.location": str(certificate),
         "ssl.truststore.location": str(trusted),
         "ssl.client.auth": "required",
+        "authorizer.class.name": "",
         **{name.replace("_", "."): value for name, value in settings.items()},
     }
     metadata = str(directory / "metadata.sqlite")

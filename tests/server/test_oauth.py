@@ -50,6 +50,7 @@ def settings_of(url: str, **more: str) -> dict[str, str]:
         JWKS: url,
         "sasl.oauthbearer.expected.issuer": ISSUER,
         "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "authorizer.class.name": "",
         **more,
     }
 

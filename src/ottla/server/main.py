@@ -253,7 +253,7 @@ class Server:
 
                 shared = share(self.options.metadata, settings, listeners, directory)
                 store = shared.store
-            settings = self._prepared(store, settings, listeners)
+            settings = self._prepared(store, settings, listeners, None if shared is None else shared.listener)
             self._files = NodeFiles(open_files_max)
             self.node = Node(
                 settings,
@@ -308,11 +308,13 @@ class Server:
 
             self._watchdog = Watchdog(shared.lease_ms)
 
-    def _prepared(self, store: NodeStore, settings: BrokerSettings, listeners: list[Listener]) -> BrokerSettings:
-        """Write the first rows; returns the settings in force."""
+    def _prepared(
+        self, store: NodeStore, settings: BrokerSettings, listeners: list[Listener], between_nodes: Listener | None
+    ) -> BrokerSettings:
+        """Write the first rows; returns the settings in force. Raises SettingsRefusedError."""
         if self.options.prepare is not None:
             self.options.prepare(store)
-        return with_acls(settings, self.options.settings, listeners, store)
+        return with_acls(settings, self.options.settings, listeners, store, between_nodes)
 
     def _open_helpers(self, settings: BrokerSettings, directory: str, listeners: list[Listener]) -> None:
         """Open what works for the node on threads of its own: decoding, the audit log, the keys of tokens. Raises

@@ -3,6 +3,9 @@
 ACLs are on as soon as a node with a SASL listener has a user, unless `authorizer.class.name` is set: an empty value
 leaves them off. The node decides when it starts, so a user that is added meanwhile takes no rights from others.
 
+A node that knows its clients only by certificates or tokens does not start until `authorizer.class.name` is set: an
+authority or an issuer often vouches for more clients than the operator has in mind.
+
 Source: Kafka's kafka-storage --add-scram (KIP-900).
 """
 
@@ -10,14 +13,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
 from ottla.broker.config.values import BrokerSettings
 from ottla.metadata.credentials import PREFIX, credential_of, key_of
 from ottla.metadata.store import ABSENT, ConflictError, MetadataStore, Put
 from ottla.server.listeners import Listener
+from ottla.server.refusals import SettingsRefusedError
 
 log = logging.getLogger("ottla.server")
+
+OAUTHBEARER: Final = "OAUTHBEARER"
+CLIENT_AUTH: Final = "ssl.client.auth"
 
 
 def add_first_user(store: MetadataStore, name: str, password: Callable[[], str]) -> None:
@@ -39,11 +47,22 @@ def add_first_user(store: MetadataStore, name: str, password: Callable[[], str])
 
 
 def with_acls(
-    settings: BrokerSettings, given: Mapping[str, str], listeners: Sequence[Listener], store: MetadataStore
+    settings: BrokerSettings,
+    given: Mapping[str, str],
+    listeners: Sequence[Listener],
+    store: MetadataStore,
+    between_nodes: Listener | None,
 ) -> BrokerSettings:
-    """The settings with ACLs turned on if the node has users and the operator has not decided. `given`: what the
-    operator has set."""
-    if AUTHORIZER in given or not any(each.sasl for each in listeners) or not store.list(PREFIX):
+    """The settings with ACLs turned on if the node has users and the operator has not decided. Raises
+    SettingsRefusedError if the operator has to decide.
+
+    - `given`: what the operator has set.
+    - `between_nodes`: the listener of the cluster's nodes; None without a cluster.
+    """
+    if AUTHORIZER in given:
+        return settings
+    if not (any(each.sasl for each in listeners) and store.list(PREFIX)):
+        _refuse_strangers(settings, [each for each in listeners if len(listeners) == 1 or each is not between_nodes])
         return settings
     log.warning(
         "ACLs are on, because there are users and %s is not set: only what ACLs allow is allowed. To choose "
@@ -54,3 +73,19 @@ def with_acls(
         AUTHORIZER,
     )
     return BrokerSettings.load({**given, AUTHORIZER: AUTHORIZERS[0]})
+
+
+def _refuse_strangers(settings: BrokerSettings, listeners: Sequence[Listener]) -> None:
+    """Raise SettingsRefusedError if clients log in by certificates or tokens, and would then be allowed everything."""
+    for each in listeners:
+        if each.sasl and OAUTHBEARER in settings.of_listener(each.name, "sasl.enabled.mechanisms"):
+            proof, example = "token", "User:SUBJECT"
+        elif not each.sasl and each.tls is not None and settings.of_listener(each.name, CLIENT_AUTH) == "required":
+            proof, example = "certificate", "User:CN=NAME"
+        else:
+            continue
+        raise SettingsRefusedError(
+            f"{AUTHORIZER} is not set, so every client with a valid {proof} could do everything on the listener "
+            f"{each.name}. To decide by ACLs, set {AUTHORIZER}={AUTHORIZERS[0]} and super.users={example}. If all of "
+            f"these clients may do everything, set an empty {AUTHORIZER}."
+        )
