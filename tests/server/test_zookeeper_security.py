@@ -1,14 +1,21 @@
 """A real ZooKeeper with TLS: nodes check its certificate, present their own, and keep their znodes to themselves."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from ottla.broker.config.values import BrokerSettings
+from ottla.cli.main import main
+from ottla.cli.properties import read_properties
 from ottla.client import Client
 from ottla.metadata.store import StoreError
 from ottla.metadata.zookeeper.ensemble import ensemble_of
@@ -19,7 +26,9 @@ from ottla.server.refusals import SettingsRefusedError
 from ottla.server.zookeeper_settings import protection_of
 from ottla.testing.embedded import run_in_thread
 from tests.harness.certificates import Authority
+from tests.harness.waiting import soon
 from tests.harness.zookeepers import ZooKeepers, free_ports
+from tools.node_process import held_ports
 
 HOST = "127.0.0.1"
 PATIENCE_S = 30.0
@@ -106,6 +115,46 @@ def test_a_cluster_keeps_its_znodes_to_itself(
         node.loop.call_soon_threadsafe(node.stop.set)
         node.ended.result(PATIENCE_S)
         node.thread.join()
+
+
+@pytest.mark.slow("tests/server/test_node_tls.py::test_three_nodes_over_mutual_tls_lose_nothing_when_one_is_killed")
+def test_three_nodes_over_a_secured_zookeeper_by_the_commands_of_the_guide(
+    secured: ZooKeepers, authority: Authority, login: Path, tmp_path: Path
+) -> None:
+    config, out, store = tmp_path / "zookeeper.properties", tmp_path / "security", secured.at("guide")
+    config.write_text("".join(f"{name}={value}\n" for name, value in settings_of(authority, login).items()))
+    with ExitStack() as held:
+        port = held.enter_context(held_ports(6))
+        words = ["--out", str(out), "--metadata", store, "--config", str(config)]
+        for number in (1, 2, 3):
+            words += ["--node", f"{number}={HOST}:{port + 2 * (number - 1)}"]
+        assert main(["security", "init-cluster", *words]) == 0
+        for number in (1, 2, 3):
+            command = [sys.executable, "-m", "ottla", "serve", "--config", str(out / str(number) / "node.properties")]
+            command += ["--data", str(tmp_path / str(number)), "--metadata", store]
+            node = held.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            held.callback(node.terminate)
+            assert node.stdout is not None
+            assert "serves Kafka clients" in node.stdout.readline()
+        client = str(out / "client.properties")
+
+        def active() -> int:
+            listed = AdminClient(read_properties(client)).list_topics(timeout=PATIENCE_S)
+            return len(listed.brokers)
+
+        soon(lambda: active() == 3, "three nodes")
+        assert main(["topics", "create", "t", "--replication-factor", "3", "--command-config", client]) == 0
+        outcomes: list[Any] = []
+        producer = Producer({**read_properties(client), "acks": "all"})
+        producer.produce("t", b"v", on_delivery=lambda error, _: outcomes.append(error))
+        producer.flush(PATIENCE_S)
+        assert outcomes == [None]
+        outside = stranger(secured)
+        for path in ("/guide", "/guide/rows"):
+            with pytest.raises(NoAuthError):
+                outside.get_children(path)
+        outside.stop()
+        outside.close()
 
 
 def test_an_open_store_is_closed_by_the_first_session_that_wants_it(

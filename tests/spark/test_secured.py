@@ -6,11 +6,21 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from ottla.broker.config.unserved import AUTHORIZERS
+from ottla.client import Client
+from ottla.client.sasl import Login
+from ottla.metadata.store import Put
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.server.standalone_metadata import open_own
 from ottla.spark.platform.client_properties import client_properties
 from ottla.testing import Acl, EmbeddedBroker
+from tests.differential.batches import batch
+from tests.harness.tokens import AUDIENCE, ISSUER, SECRET, Issuer, serving
+from tests.server.test_security import running
 
 if TYPE_CHECKING:
-    import pytest
     from pyspark.sql import SparkSession
 
 ACLS = [
@@ -73,3 +83,60 @@ def test_a_query_logs_in_and_shows_no_secret(
         shown = "\n".join([*plans, of_ui, *capfd.readouterr(), repr(client_properties(login))])
         assert "orders" in shown
         assert secret not in shown
+
+
+@pytest.mark.slow("tests/server/test_oauth.py::test_spark_takes_the_same_properties")
+def test_a_query_logs_in_with_tokens_from_a_file_and_from_an_issuer(spark: SparkSession, tmp_path: Path) -> None:
+    issuer, data, keys = Issuer(), tmp_path / "data", tmp_path / "keys.json"
+    keys.write_bytes(issuer.key_set)
+    data.mkdir()
+    store = open_own(str(data))
+    store.commit([Put(rule.key, rule.encode()) for acl in ACLS for rule in acl.bindings()])
+    store.close()
+    settings = {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": f"file://{keys}",
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "authorizer.class.name": AUTHORIZERS[0],
+        "super.users": "User:admin",
+    }
+    token = tmp_path / "token"
+    token.write_text(issuer.token(sub="ada"))
+    with running(data, ["SASL_PLAINTEXT"], **settings) as addresses, serving(issuer) as endpoints:
+        address = addresses["SASL_PLAINTEXT"]
+        with Client(address, login=Login("OAUTHBEARER", tokens=lambda: issuer.token(sub="admin"))) as admin:
+            admin.send(CreateTopicsRequest([CreatableTopic("orders", 2, 1), CreatableTopic("copies", 1, 1)]))
+            admin.metadata(["orders", "copies"])
+            for _ in range(20):
+                admin.produce_raw("orders", 0, batch("v"))
+        login = {"kafka.bootstrap.servers": address, "kafka.security.protocol": "SASL_PLAINTEXT"}
+        login |= {"kafka.sasl.mechanism": "OAUTHBEARER"}
+        endpoint = "kafka.sasl.oauthbearer.token.endpoint.url"
+        credentials = "kafka.sasl.oauthbearer.client.credentials.client"
+        of_file = {**login, endpoint: f"file://{token}"}
+        of_issuer = {**login, endpoint: f"{endpoints.url}/token"}
+        of_issuer |= {f"{credentials}.id": "billing", f"{credentials}.secret": SECRET}
+        stream = spark.readStream.format("ottla").options(**of_file).option("subscribe", "orders")
+        query = (
+            stream.option("startingOffsets", "earliest")
+            .load()
+            .select("value")
+            .writeStream.format("ottla")
+            .options(**of_issuer)
+            .option("topic", "copies")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+        assert "/token" in endpoints.asked
+        with Client(address, login=Login("OAUTHBEARER", tokens=lambda: issuer.token(sub="admin"))) as admin:
+            assert admin.list_offsets("copies", [0])[0] >= 20
+        plan = query._jsq.explainInternal(True)
+        for secret in (SECRET, token.read_text()):
+            assert secret not in plan
+        denied = spark.read.format("ottla").options(**of_file).option("subscribe", "copies").load()
+        with pytest.raises(Exception, match="TOPIC_AUTHORIZATION_FAILED"):
+            denied.count()
