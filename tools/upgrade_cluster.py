@@ -11,8 +11,11 @@ the logs (`history`).
 
 A run also fails when a client is told of an error after which it should not try again, when a step of the instructions
 fails, when the levels of features change, when a node logs an error or does not end with 0, or when replicas do not get
-in sync. Without the history of the repository (a source archive, a shallow clone) there is nothing to upgrade from: the
-exit code is 3, with a sentence.
+in sync. In the end, nodes of this version must refuse the secret that nodes of the previous version send, unless one of
+these still takes part.
+
+Without the history of the repository (a source archive, a shallow clone) there is nothing to upgrade from: the exit
+code is 3, with a sentence.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -34,10 +37,16 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla.broker.cluster.trust import CLIENT_ID
+from ottla.broker.upkeep.identity import OLD_SECRET_KEY
 from ottla.client import Client
+from ottla.client.connection import Connection
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.protocol.messages.envelope import EnvelopeRequest
+from ottla.server.shared_metadata import open_shared
 from ottla.testing import EmbeddedCluster
+from ottla.testing.cluster import METADATA
 from tests.harness.zookeepers import ZooKeepers, fresh
 from tools.crash_cluster import SETTINGS, Round, errors_logged, new_topics, report, soon
 
@@ -139,10 +148,11 @@ class MixedCluster(EmbeddedCluster):
 
 class Upgrade:
     """Carries out the steps of a plan. `failures`: what went wrong without ending it; `changes`: how many nodes were
-    changed to another version."""
+    changed to another version. `metadata`: the store that the nodes share."""
 
-    def __init__(self, cluster: MixedCluster, say: Callable[[str], object]) -> None:
+    def __init__(self, cluster: MixedCluster, metadata: str, say: Callable[[str], object]) -> None:
         self.cluster = cluster
+        self._metadata = metadata
         self.failures: list[str] = []
         self.changes = 0
         self._say = say
@@ -162,6 +172,7 @@ class Upgrade:
             if (levels := self._features()) != self._levels:
                 self.failures.append(f"after {step} the features are at {levels}, not at {self._levels}")
         self.cluster.wait_in_sync()
+        self._try_old_secret()
 
     def end(self) -> None:
         """Stop all nodes that run."""
@@ -237,6 +248,20 @@ class Upgrade:
         told = json.loads(self._command("cluster", "describe", "--format", "json"))
         return any(each["topic"] == topic and each["leader"] is None for each in told["lacking"])
 
+    def _try_old_secret(self) -> None:
+        """A client with the secret that the previous version's nodes send is no node, once all nodes are upgraded."""
+        with closing(open_shared(self._metadata)) as store:
+            row = store.get(OLD_SECRET_KEY)
+        assert row is not None, "the first node has written the secret of the cluster"
+        needed = OLD in self.cluster.version.values()
+        for node in (node for node, version in self.cluster.version.items() if version == NEW):
+            host, _, port = self.cluster.address_of(node).rpartition(":")
+            with Connection(host, int(port), client_id=f"{CLIENT_ID}:{row.value.decode()}") as connection:
+                error = connection.send(EnvelopeRequest(b"", b"", b""), 0).error_code
+            if (error != ErrorCode.CLUSTER_AUTHORIZATION_FAILED) is not needed:
+                accepts = "refuses" if needed else "accepts"
+                self.failures.append(f"node {node}, of versions {self.cluster.version}, {accepts} the old secret")
+
     # ---- what the cluster is asked for -----------------------------------------------------------------------------
 
     def _make_topic(self) -> None:
@@ -299,7 +324,7 @@ def run(
         cluster = MixedCluster(trees, settings=SETTINGS, directory=nodes, racks=racks, metadata=metadata)
         stack.enter_context(cluster)
         new_topics(cluster)
-        upgrade, load = Upgrade(cluster, say), Round(cluster, seed)
+        upgrade, load = Upgrade(cluster, metadata or str(nodes / METADATA), say), Round(cluster, seed)
         failures = load.run(lambda: upgrade.run(plan))
         say(f"{upgrade.changes} changes of a node's version: {load.told()}")
         upgrade.end()
