@@ -38,6 +38,8 @@ ELSEWHERE = {
     "*kNN_*": "any of them",
 }
 """Files and names of others."""
+REASONS = ("Does not apply: ", "A node keeps no frame: ")
+"""Begin the cells of docs/security.md that say why a threat needs no test."""
 
 
 @cache
@@ -194,3 +196,28 @@ def test_anchors_in_documents_are_there() -> None:
             if anchor not in slugs:
                 gone.append(f"{name}: {target}#{anchor}")
     assert not gone, "no such heading"
+
+
+def test_each_threat_names_a_test_that_exists() -> None:
+    """A test function, a file, or a reason why there is none."""
+    page = text_of(TOP / "docs" / "security.md")
+    section = page[page.index("## Threats") : page.index("## From nothing to a secured node")]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")]
+    tests = {
+        node.name
+        for name, tree in trees().items()
+        if name.startswith("tests/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+    without: list[str] = []
+    for row in rows:
+        proof = row[-1].strip()
+        named = re.findall(r"`(test_\w+)`", proof)
+        assert set(named) <= tests, row
+        in_files = re.findall(r"`tests/[\w/]+\.py`", proof)
+        if not named and not in_files and "make fuzz" not in proof:
+            without.append(proof)
+    assert len(rows) > 30
+    headings = {"test", "here"}
+    assert not [each for each in without if each not in headings and not each.startswith(REASONS)]
