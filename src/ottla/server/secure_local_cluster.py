@@ -89,7 +89,7 @@ def set_up_local_cluster(directory: str, metadata: str, host: str, bootstrap: Se
 
 
 def node_settings(directory: str, admin: str) -> dict[str, str]:
-    """The settings of each node, but for its listener and the secret."""
+    """The settings of each node, except its listener and the secret."""
     folder = os.path.join(directory, FOLDER)
     return {
         "security.inter.broker.protocol": LISTENER,

@@ -76,12 +76,12 @@ def topic_of(tenant: str) -> str:
 
 @lru_cache(maxsize=1024)
 def stored_key(password: str) -> str:
-    """What the store has of this password."""
+    """Derive the key that the store has for this password."""
     return keys_of(MECHANISM, salted(MECHANISM, password.encode(), SALT, ITERATIONS)).stored_key.hex()
 
 
 def facts_of(tenants: list[str], acls: AclTable, credentials: Credentials) -> Iterator[tuple[str, str]]:
-    """What is true of the tenants by these rows, decided in another way than by the authorizer."""
+    """Yield the facts about the tenants in these rows. This code shares nothing with the authorizer."""
     for tenant in tenants:
         rules = [acl for acl in acls if acl.resource_type is ResourceType.TOPIC and acl.name == topic_of(tenant)]
         for what, operation in OPERATIONS.items():
@@ -285,7 +285,7 @@ class Tenant(KafkaClient):
             self._read()
 
     def _must_log_in_again(self) -> bool:
-        """Whether it renews its session now. Others go on until the node ends theirs."""
+        """Whether it renews its session now. Some tenants never do: the node ends their sessions."""
         if self._ends_us is None or not self._logs_in_again:
             return False
         return self.world.clock.now_us > self._began_us + AGAIN_AFTER_US

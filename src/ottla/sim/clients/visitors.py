@@ -57,13 +57,13 @@ def guarded(visitor: str) -> str:
 
 
 def facts_of(acls: AclTable, credentials: Credentials) -> Iterator[tuple[str, str]]:
-    """What is true of the visitors: ("denied", topic) and ("known", user)."""
+    """Yield the facts about the visitors: ("denied", topic) and ("known", user)."""
     yield from (("denied", acl.name) for acl in acls if acl.permission is PermissionType.DENY)
     yield from (("known", user) for user in credentials)
 
 
 class Rights:
-    """What was true in the metadata store, at any time: facts of the form (what, of whom)."""
+    """Knows which facts were true in the metadata store at any time. A fact is (what, of whom)."""
 
     def __init__(self) -> None:
         self._facts: list[tuple[Micros, frozenset[tuple[str, str]]]] = [(0, frozenset())]
