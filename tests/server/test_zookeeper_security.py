@@ -139,7 +139,7 @@ def test_three_nodes_over_a_secured_zookeeper_by_the_commands_of_the_guide(
         client = str(out / "client.properties")
 
         def active() -> int:
-            listed = AdminClient(read_properties(client)).list_topics(timeout=PATIENCE_S)
+            listed = AdminClient({**read_properties(client)}).list_topics(timeout=PATIENCE_S)
             return len(listed.brokers)
 
         soon(lambda: active() == 3, "three nodes")
