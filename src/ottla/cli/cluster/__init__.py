@@ -379,6 +379,7 @@ def watch(directory: Path, plan: Plan, done: Callable[[], None], *, restart: boo
             await_active(directory, plan, plan.members, nodes)
             plan.write(directory)
             done()
+            addresses = [node.address for node in nodes]
             count = "1 node serves" if len(nodes) == 1 else f"{len(nodes)} nodes serve"
             login = f", the admin's login in {client_file(directory)}" if plan.secure else ""
             say(f"{count} Kafka clients at {','.join(addresses)}, data in {directory}{login}.")
