@@ -155,7 +155,7 @@ class KillLoop:
             until, next_kill = time.monotonic() + seconds, time.monotonic() + 2
             while time.monotonic() < until:
                 self.send(self.random.randrange(1, 12))
-                self.producer.poll(0.05)
+                time.sleep(0.05)
                 if time.monotonic() > next_kill:
                     next_kill = time.monotonic() + self.random.uniform(0.3, 2.0)
                     self._kill(kill_node)
@@ -255,7 +255,8 @@ class KillLoop:
 
     def read(self, topic: str) -> Iterator[Any]:
         """Every record of a topic."""
-        consumer = Consumer({"bootstrap.servers": self.node.bootstrap, "group.id": "judge", "log_level": 0})
+        given = {"group.id": "judge", "log_level": 0, "fetch.wait.max.ms": 10}  # the next partition waits for a fetch
+        consumer = Consumer({"bootstrap.servers": self.node.bootstrap, **given})
         for partition in range(len(consumer.list_topics(topic, 30).topics[topic].partitions)):
             position, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
             consumer.assign([TopicPartition(topic, partition, position)])

@@ -44,7 +44,8 @@ def produce(bootstrap: str, made: list[bytes], seconds: float) -> None:
     for number, line in enumerate(made):
         producer.produce("views", line)
         if number % 100 == 0:
-            producer.poll(seconds * 100 / len(made))
+            producer.poll(0)
+            time.sleep(seconds * 100 / len(made))
     assert producer.flush(60) == 0
 
 

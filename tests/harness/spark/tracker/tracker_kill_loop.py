@@ -80,7 +80,7 @@ class SparkKillLoop(KillLoop):
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.send(self.random.randrange(1, 12))
-            self.producer.poll(0.1)
+            time.sleep(0.1)
 
     def _until_moved(self) -> None:
         before, until = self.position(), time.monotonic() + MOVES_WITHIN_S
