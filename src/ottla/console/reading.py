@@ -22,6 +22,8 @@ from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffse
 KEPT_S: Final = 2.0
 """Seconds for which a session's list of all topics is used again: the parts of one page ask once."""
 READ_COMMITTED: Final = 1
+CONSUMER_REPLICA, DEBUGGING_REPLICA = -1, -2
+"""Replica ids of ListOffsets."""
 TOPIC, BROKER, GROUP = 2, 4, 32
 """Resource types of DescribeConfigs."""
 SOURCES: Final = {
@@ -67,9 +69,11 @@ def offsets(
     time_ms: int = LATEST,
     *,
     isolation: int = 0,
+    replica: int = CONSUMER_REPLICA,
     unseen: list[str] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Offsets of partitions at a time, EARLIEST or LATEST: one request to each leader."""
+    """Offsets of partitions at a time, EARLIEST or LATEST: one request to each leader. With DEBUGGING_REPLICA, any
+    replica reports the end of its own log."""
     by_node: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
     for (topic, index), node_id in leaders.items():
         if node_id >= 0:
@@ -78,7 +82,7 @@ def offsets(
     found: dict[TopicPartition, int] = {}
     for node_id, topics in by_node.items():
         request = ListOffsetsRequest(
-            -1, isolation, [ListOffsetsTopic(name, rows) for name, rows in topics.items()], 10_000
+            replica, isolation, [ListOffsetsTopic(name, rows) for name, rows in topics.items()], 10_000
         )
         try:
             answer = context.client.broker(node_id).send(request)

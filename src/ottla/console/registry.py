@@ -6,6 +6,7 @@ from typing import Final
 
 from ottla.console.page import Page
 from ottla.console.pages import (
+    cluster,
     dead_letters,
     group,
     groups,
@@ -33,5 +34,6 @@ PAGES: Final[tuple[Page, ...]] = (
     dead_letters.PAGE,
     transactions.PAGE,
     transaction.PAGE,
+    cluster.PAGE,
 )
 """In the order of the navigation."""
