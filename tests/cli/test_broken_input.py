@@ -79,7 +79,7 @@ CASES = {
     "share-groups delete-offsets": Case("g --topic {here}", "nosuch --topic {here}"),
     "share-groups pause": Case("nosuch", "nosuch"),
     "share-groups resume": Case("nosuch", "nosuch"),
-    "share-groups inspect": Case("g --metrics {away}", "g --metrics {away}"),
+    "share-groups inspect": Case("nosuch", "nosuch"),
     "transactions list": Case(prints=True),
     "transactions describe": Case("nosuch", "nosuch"),
     "transactions find-hanging": Case("--topic {here}", "--topic nosuch", prints=True),

@@ -11,7 +11,6 @@ from ottla.cli import consume_share
 from ottla.cli.times import time_or_none
 from ottla.client.dead_letters import Progress
 from ottla.testing import EmbeddedBroker
-from tests.server.test_metrics import Measured
 
 from .conftest import Outcome, Run
 
@@ -74,28 +73,25 @@ def test_states_lists_and_members(ottla: Run, queue: str, ottla_broker: Embedded
     ottla("share-groups", "describe", queue, "--state", "--members", code=2)
 
 
-def test_what_members_hold_is_shown(ottla: Run) -> None:
-    with Measured() as broker:
-        assert broker.server.metrics is not None
-        metrics, bootstrap = broker.server.metrics.address, broker.bootstrap_servers
-        ottla("topics", "create", "jobs", "--bootstrap", bootstrap)
-        ottla("configs", "alter", "group", "q", "--set", "share.auto.offset.reset=earliest", "--bootstrap", bootstrap)
-        ottla("produce", "jobs", "--bootstrap", bootstrap, stdin="0\n1\n2\n")
-        settings = {"bootstrap.servers": bootstrap, "group.id": "q", "client.id": "ann"}
-        with ShareConsumer({**settings, "share.acknowledgement.mode": "explicit"}) as consumer:
-            consumer.subscribe(["jobs"])
-            while not (held := list(consumer.poll(0.2))):
-                pass
-            shown = ottla("share-groups", "inspect", "q", "--metrics", metrics)
-            assert shown.rows()[0][:4] == ["jobs", "0", "0", "2"]
-            assert "3 records held" in shown.err
-            found = ottla("share-groups", "inspect", "q", "--metrics", metrics, "--format", "json").json()
-            assert found["partitions"][0]["held"][0]["client_id"] == "ann"
-            for message in held:
-                consumer.acknowledge(message)
-        assert "knows no share group" in ottla("share-groups", "inspect", "z", "--metrics", metrics, code=1).err
-    assert "--metrics" in ottla("share-groups", "inspect", "q", code=2).err
-    assert "cannot be read" in ottla("share-groups", "inspect", "q", "--metrics", metrics, code=1).err
+def test_what_members_hold_is_shown(ottla: Run, queue: str, ottla_broker: EmbeddedBroker) -> None:
+    bootstrap = ottla_broker.bootstrap_servers
+    settings = {"bootstrap.servers": bootstrap, "group.id": queue, "client.id": "ann"}
+    with ShareConsumer({**settings, "share.acknowledgement.mode": "explicit"}) as consumer:
+        consumer.subscribe([queue])
+        while not (held := list(consumer.poll(0.2))):
+            pass
+        shown = ottla("share-groups", "inspect", queue)
+        assert shown.rows()[0][:5] == [queue, "0", "2", str(len(held) + 1), "acquired"]
+        assert f"Stable, 1 member, lag {offsets(ottla, queue)[1]}, {len(held)} record" in shown.err
+        found = ottla("share-groups", "inspect", queue, "--format", "json").json()
+        (part,) = found["partitions"]
+        (run,) = part["runs"]
+        assert (run["client_id"], run["state"], run["host"]) == ("ann", "acquired", "/127.0.0.1")
+        assert found["limits"] == {"record_locks": 2000, "deliveries": 5, "lock_ms": 30_000}
+        assert ottla("share-groups", "inspect", queue, "--max-ranges", "0").rows() == []
+        for message in held:
+            consumer.acknowledge(message)
+    assert "GROUP_ID_NOT_FOUND" in ottla("share-groups", "inspect", "z", code=1).err
 
 
 # ---- moving --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,9 @@ from ottla.protocol.messages.describe_share_partitions import (
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from ottla.protocol.private_requests import PRIVATE_REQUESTS, parsed
-from ottla.share.standing import State
+from ottla.share.partition import SharePartition
+from ottla.share.settings import ShareSettings
+from ottla.share.standing import State, StateBatch
 from tests.harness.share.share_stage import ACCEPT, REJECT, RELEASE, RENEW, Member, ShareStage
 
 BROKER = 4
@@ -289,3 +291,20 @@ def test_a_node_without_it_refuses_it_as_any_unknown_key(stage: ShareStage, tmp_
     del stage.node.served[ApiKey.DESCRIBE_SHARE_PARTITIONS]
     with pytest.raises(RequestRefusedError, match="API key 10900 is not served"):
         told(stage)
+
+
+def test_no_slice_of_twenty_thousand_runs_is_longer_than_others() -> None:
+    """Counted, not timed: a slice of runs costs some ten microseconds for each that it shows."""
+    batches = [StateBatch(at * 2, at * 2, State.AVAILABLE, 1) for at in range(20_000)]
+    done = [StateBatch(at * 2 + 1, at * 2 + 1, State.ACKNOWLEDGED, 1) for at in range(20_000)]
+    machine = SharePartition(ShareSettings(), 0, batches + done)
+    assert machine.runs.count >= 39_999
+    offset: int | None = 0
+    shown = pages = 0
+    while offset is not None:
+        page, offset = machine.in_flight_from(offset, describing.RUNS_AT_ONCE, describing.RUNS_EXAMINED_AT_ONCE)
+        shown += len(page)
+        pages += 1
+        assert len(page) <= describing.RUNS_AT_ONCE
+    assert (shown, pages) == (20_000, 100)
+    assert machine.in_flight_from(0, 1_000_000, 30)[0][-1].first <= 30

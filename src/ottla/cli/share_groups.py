@@ -3,20 +3,15 @@
 Shows what kafka-share-groups.sh shows, under its column names, and Ottla's additions. resets.py chooses new offsets,
 and `client.dead_letters` sends dead letters back.
 
-Pause, resume and redrive use group configs and records, so Kafka's own requests. No Kafka API returns the acquired
-records: `inspect` asks the metrics port of a node.
+Pause, resume and redrive use group configs and records, so Kafka's own requests. No request of Kafka's returns the
+acquired records: `inspect` (share_inspection.py) sends one of Ottla's own.
 """
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,6 +34,7 @@ from ottla.cli.groups import TopicsGiven, committed_offsets, shown
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, UsageError, counted, ended, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, MaxRecords, choose_one, tell_unchanged
+from ottla.cli.share_inspection import OFFSET_COLUMNS, RUN_COLUMNS, as_json, gaps, offset_row, run_rows, summary
 from ottla.cli.share_standing import PAUSED, Pause, letters_waiting, pauses
 from ottla.cli.times import parse_time, shown_time
 
@@ -54,8 +50,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-INSPECT_TIMEOUT_S = 30.0
-
 LETTER_COLUMNS = ("OFFSET", "TOPIC", "PARTITION", "SOURCE-OFFSET", "REASON", "DELIVERIES", "REDRIVES", "TIMESTAMP")
 
 STATE_COLUMNS = (
@@ -69,19 +63,6 @@ STATE_COLUMNS = (
     "PAUSED-SINCE",
     "PAUSED-BY",
     "LETTERS-WAITING",
-)
-
-HELD_COLUMNS = (
-    "TOPIC",
-    "PARTITION",
-    "FIRST",
-    "LAST",
-    "CONSUMER-ID",
-    "CLIENT-ID",
-    "HOST",
-    "DELIVERIES",
-    "HELD-MS",
-    "LOCK-LEFT-MS",
 )
 
 
@@ -154,7 +135,7 @@ def describe(
             columns = STATE_COLUMNS
             rows = of_each(asked, names, lambda asked, name: state_rows(asked, name, paused.get(name)))
         else:
-            columns = ("GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG")
+            columns = OFFSET_COLUMNS
             rows = of_each(asked, names, offset_rows)
     print_rows(columns, rows, format)
     if format is Format.TABLE:
@@ -279,43 +260,32 @@ def resume(
     print_done(f"{group} goes on.", format, resumed=group)
 
 
-@app.command(epilog="Example: ottla share-groups inspect jobs --metrics localhost:9100")
+@app.command(epilog="Example: ottla share-groups inspect jobs")
+@with_shared_options
 def inspect(
     group: Group,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics",
-            metavar="[https://]HOST:PORT",
-            envvar="OTTLA_METRICS",
-            help="Address of a node's metrics port.",
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help="File with the token of the metrics port (default: none)."),
-    ] = None,
-    ca_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--ca-file", metavar="FILE", help="Trusted authorities for https://, as PEM (default: the system's)."
-        ),
-    ] = None,
+    most: Annotated[
+        int, typer.Option("--max-ranges", metavar="N", min=0, help="Ranges shown for each partition (default 1000).")
+    ] = 1000,
+    cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show the records that members have acquired: since when, how often delivered, and when the lock expires."""
-    if metrics is None:
-        raise UsageError(
-            "Say where a node shows its metrics: --metrics HOST:PORT (`ottla serve --metrics 127.0.0.1:9100` does)."
-        )
-    found = seen(metrics, group, token_file, ca_file)
-    if found is None:
-        raise CommandError(f"The node at {metrics} knows no share group {group}.")
+    """Show the records that members have acquired, until when, and those that wait for their next delivery or their
+    dead letter. It asks the leader of each partition. Kafka's brokers can show start offsets and lag only."""
+    from ottla.client.share_partitions import describe_share_partitions
+
+    with client(cluster) as asked:
+        found = describe_share_partitions(asked, group, runs_max=most)
     if format is Format.JSON:
-        print_json(found)
+        print_json(as_json(found))
         return
-    print_rows(HELD_COLUMNS, list(held_rows(found)), format)
-    say(summary(found), err=True)
+    known_ones = [part for part in found.partitions if part.why_unknown is None]
+    if found.partitions and not known_ones:
+        print_rows(OFFSET_COLUMNS, [(group, *offset_row(part)) for part in found.partitions], format)
+    else:
+        print_rows(RUN_COLUMNS, [row for part in known_ones for row in run_rows(part)], format)
+    for sentence in (summary(found), *gaps(found)):
+        say(sentence, err=True)
 
 
 DeadLetters = Annotated[
@@ -489,46 +459,6 @@ def set_paused(group: str, paused: bool, cluster: Cluster) -> None:
         alter_entries(admin, "group", group, delete=[PAUSED])
 
 
-def seen(metrics: str, group: str, token_file: Path | None, ca_file: Path | None) -> dict[str, Any] | None:
-    """The group according to a node's metrics port; None if the node does not know the group."""
-    import ssl
-
-    secure = metrics.startswith("https://")
-    address = metrics.partition("://")[2].rstrip("/") if "://" in metrics else metrics
-    url = f"{'https' if secure else 'http'}://{address}/share-groups/{urllib.parse.quote(group, safe='')}"
-    try:
-        request = urllib.request.Request(url)
-        if token_file is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {token_file.read_text().strip()}")
-        context = ssl.create_default_context(cafile=ca_file) if secure else None
-        with urllib.request.urlopen(request, timeout=INSPECT_TIMEOUT_S, context=context) as answer:
-            groups = json.load(answer)["groups"]
-    except urllib.error.HTTPError as error:
-        raise CommandError(
-            f"{url} cannot be read: {error.code}, {error.read(500).decode(errors='replace').strip()}"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{url} cannot be read: {getattr(error, 'reason', error)}.") from None
-    return groups[0] if groups else None
-
-
-def held_rows(found: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-    for part in found["partitions"]:
-        for run in part["held"]:
-            yield (
-                part["topic"],
-                part["partition"],
-                run["first_offset"],
-                run["last_offset"],
-                run["member"],
-                run["client_id"],
-                run["host"],
-                run["delivery_count"],
-                run["held_ms"],
-                run["lock_left_ms"],
-            )
-
-
 def letter_row(letter: Letter) -> tuple[Any, ...]:
     return (
         f"{letter.partition}:{letter.offset}",
@@ -539,16 +469,4 @@ def letter_row(letter: Letter) -> tuple[Any, ...]:
         letter.deliveries,
         letter.redrives,
         shown_time(letter.timestamp_ms),
-    )
-
-
-def summary(found: dict[str, Any]) -> str:
-    parts = found["partitions"]
-    in_flight, lag = (sum(max(part[name], 0) for part in parts) for name in ("in_flight", "lag"))
-    letters, waiting = (sum(part[name] for part in parts) for name in ("dead_letters", "archiving"))
-    paused = "paused, " if found["paused"] else ""
-    return (
-        f"{found['group']}: {paused}{counted(in_flight, 'record')} held, lag {lag}, "
-        f"{counted(letters, 'dead letter')} written"
-        f"{f', {waiting} still to be written' if waiting else ''}."
     )
