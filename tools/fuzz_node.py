@@ -2,10 +2,10 @@
 
     python -m tools.fuzz_node [--frames 1000000] [--seed 1] [--connections 16] [--directory DIR] [--keep-going]
 
-The frames are those that the differential scenarios send (every API and version, good and bad). Half are damaged in
-their bytes: bits, numbers at their bounds, cuts, doublings, pieces of other frames, lying lengths; half are well-formed
-and hold other values: bounds, other names, nulls, empty, doubled and long lists. Beside them a well-behaved client
-produces and fetches all the time and checks every byte and offset.
+The frames are those that the differential scenarios send (every API and version, good and bad), and Ottla's own
+requests. Half are damaged in their bytes: bits, numbers at their bounds, cuts, doublings, pieces of other frames, lying
+lengths; half are well-formed and hold other values: bounds, other names, nulls, empty, doubled and long lists. Beside
+them a well-behaved client produces and fetches all the time and checks every byte and offset.
 
 It fails when the node dies, logs an error of its own, stops answering, disturbs the well-behaved client, keeps memory
 or descriptors (measured between rounds, after everything the frames made was deleted), or does not start again.
@@ -28,7 +28,7 @@ from typing import Any
 
 from ottla.client import Client, ClientError, Connection
 from ottla.protocol.errors import MalformedFrameError
-from ottla.protocol.framing import decode_request, encode_request
+from ottla.protocol.framing import RequestHeader, decode_request, encode_request
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.messages.list_groups import ListGroupsRequest
@@ -36,6 +36,7 @@ from ottla.protocol.records.record import Record, build_batch
 from ottla.protocol.wire import Struct
 from tests.differential import transcript
 from tests.differential.node import CONFIG
+from tests.harness.protocol.private_messages import filled, private_messages
 from tools.node_process import NodeProcess
 
 SETTINGS = {**CONFIG, "ottla.partitions.max": "2000", "log.segment.delete.delay.ms": "100"}
@@ -74,7 +75,18 @@ def recorded(port: int) -> list[bytes]:
                         transcript.play(scenario, "127.0.0.1", port, theme)
     finally:
         Connection.send_bytes = write  # type: ignore[method-assign]
+    frames += own_requests()
     return [frame for frame in dict.fromkeys(frames) if 8 <= len(frame) < 100_000]
+
+
+def own_requests() -> list[bytes]:
+    """Frames of Ottla's own requests, which no scenario sends: they come from their definitions."""
+    requests = [message for message in private_messages() if message.name.endswith("Request")]
+    return [
+        bytes(encode_request(RequestHeader(message.key or 0, version, 1, "fuzz"), filled(message, version)))[4:]
+        for message in requests
+        for version in range(message.versions[1] + 1)
+    ]
 
 
 class Corpus:

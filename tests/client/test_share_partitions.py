@@ -128,7 +128,7 @@ def test_each_leader_is_asked_once_about_all_that_it_leads(world: World) -> None
         (2, 7, 23),
     ]
     assert (found.is_paused, found.paused_since_ms, found.paused_by) == (True, 1_700_000_000_000, "ada")
-    assert found.limits == (200, 5, 30_000)
+    assert found.limits == {"record_locks": 200, "deliveries": 5, "lock_ms": 30_000}
 
 
 def test_pages_are_joined_up_to_the_bound(world: World) -> None:

@@ -67,8 +67,8 @@ def gaps(found: ShareGroup) -> Iterator[str]:
     if unknown and len(unknown) == len(found.partitions) and found.unserved_by:
         nodes = ", ".join(map(str, found.unserved_by))
         yield (
-            f"Which records are acquired, or wait for their next delivery, is not known: node {nodes} does not report it, "
-            "because it is no Ottla node, or one of an earlier version."
+            "Which records are acquired, or wait for their next delivery, is not known: "
+            f"node {nodes} does not report it, because it is no Ottla node, or one of an earlier version."
         )
     else:
         for part in unknown:
@@ -80,4 +80,4 @@ def gaps(found: ShareGroup) -> Iterator[str]:
 
 def as_json(found: ShareGroup) -> dict[str, Any]:
     """The group as an object; times in milliseconds."""
-    return {**asdict(found), "limits": None if found.limits is None else found.limits._asdict()}
+    return asdict(found)

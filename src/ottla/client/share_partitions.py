@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ottla.client.client import Client, TopicPartition
 from ottla.client.errors import ClientError, UnsupportedVersionError, check
@@ -88,17 +88,10 @@ class SharePartition:
     has_more: bool = False
 
 
-class Limits(NamedTuple):
-    """A group's limits: acquired records of a partition, deliveries of a record, and how long a lock lasts."""
-
-    record_locks: int
-    deliveries: int
-    lock_ms: int
-
-
 @dataclass(frozen=True, slots=True)
 class ShareGroup:
-    """A share group at one moment. `limits` is None, and a pause is unknown, if no node has reported them."""
+    """A share group at one moment. `limits`: acquired records of a partition, deliveries of a record, milliseconds of a
+    lock. They are None, and a pause is unknown, if no node has reported them."""
 
     name: str
     state: str
@@ -107,7 +100,7 @@ class ShareGroup:
     is_paused: bool | None = None
     paused_since_ms: int | None = None
     paused_by: str | None = None
-    limits: Limits | None = None
+    limits: dict[str, int] | None = None
     unserved_by: tuple[int, ...] = ()
     """Nodes that do not serve the request."""
 
@@ -136,7 +129,11 @@ def describe_share_partitions(client: Client, group: str, *, runs_max: int = RUN
         is_paused=answer.paused,
         paused_since_ms=answer.paused_since_ms if answer.paused_since_ms >= 0 else None,
         paused_by=answer.paused_by,
-        limits=Limits(answer.record_locks_max, answer.delivery_count_limit, answer.lock_duration_ms),
+        limits={
+            "record_locks": answer.record_locks_max,
+            "deliveries": answer.delivery_count_limit,
+            "lock_ms": answer.lock_duration_ms,
+        },
     )
 
 
