@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ottla.broker.client_identity import NODE_ITSELF, Identity, Principal
+from ottla.broker.connection_records import ConnectionRecord
 from ottla.broker.effects import Parked, Part
 from ottla.machine import Ticket
 from ottla.protocol.apis import ApiKey
@@ -57,6 +58,7 @@ class Channel:
     - `binding`: what only the two ends of the connection's TLS know; empty without TLS.
     - `software`: the client's name and version as ApiVersions reported them (KIP-511), empty until then.
     - `charged_as`: the client id that the quotas charged for the last request, None if nothing is charged.
+    - `record`: what the connection has done.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class Channel:
         "identity",
         "muted",
         "owed",
+        "record",
         "software",
         "unsent",
         "waits",
@@ -80,6 +83,7 @@ class Channel:
         self.binding = b""
         self.software = ""
         self.charged_as: str | None = None
+        self.record = ConnectionRecord()
         self.owed: deque[Owed] = deque()
         self.unsent = False
         """The client has not read all that was sent to it."""

@@ -29,6 +29,7 @@ from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import LocalTopic
 from ottla.broker.upkeep.failures import Failures
+from ottla.groups.history import GroupHistory
 from ottla.machine import Millis
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.topics import TopicImage
@@ -76,7 +77,9 @@ class Coordinators:
         failures: Failures,
         producer_ids: ProducerIds,
         events: Events,
+        history: GroupHistory,
     ) -> None:
+        self._history = history
         self._environment = environment
         self._metadata = metadata
         self._members = members
@@ -154,7 +157,7 @@ class Coordinators:
     def _make_group_shards(self) -> GroupShards:
         from ottla.broker.coordinators.metadata_view import GroupShards
 
-        made = self.in_use.group_shards = GroupShards(self._metadata, self._environment.settings)
+        made = self.in_use.group_shards = GroupShards(self._metadata, self._environment.settings, self._history)
         return made
 
     def _make_groups(self) -> ShardHost:

@@ -26,6 +26,7 @@ from ottla.broker.events import Events, Order
 from ottla.broker.fetch.sessions import FetchSessions
 from ottla.broker.forwarding import Forwarding
 from ottla.broker.metrics import Metrics
+from ottla.broker.observations.observations import Observations
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.own_logs import OwnLogs
@@ -96,10 +97,11 @@ class Core:
         self.cluster_id = ""
         self.metrics = Metrics()
         self.throttle = Throttle(self.outbox)
+        self.observations = Observations(self.wall)
         self.connection_quotas = ConnectionQuotas(self.settings)
         self.listening: tuple[Listening, ...] = ()
         """The listeners of this node's I/O host, if it has set them."""
-        self.parking = Parking(self.outbox, self.schedule, self.completions, self.throttle, faults)
+        self.parking = Parking(self.outbox, self.schedule, self.completions, self.throttle, self.observations, faults)
         self.environment = self._environment(entropy, same_boot, warnings or notes, faults, stopwatch)
         trust = Trust(self.node_id, entropy, lambda: self.image.nodes)
         self.peers = Peers(self.outbox, self.schedule, self.completions, trust)
@@ -217,6 +219,7 @@ class Core:
             self.failures,
             self.topics.producer_ids,
             self.events,
+            self.observations.groups,
         )
 
     def _store_memory(self) -> StoreMemory:
@@ -285,6 +288,7 @@ class Core:
         self.events.disconnected.subscribe(
             Order.FETCH_SESSIONS, lambda _, identity: self.fetch_sessions.connection_lost(identity)
         )
+        self.events.disconnected.subscribe(Order.OBSERVATIONS, self.observations.disconnected)
         self.events.clock_stepped.subscribe(Order.UPKEEP, lambda now, _: self.upkeep.wall_clock_was_set(now))
 
     # ---- metadata --------------------------------------------------------------------------------------------------

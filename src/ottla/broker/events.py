@@ -39,6 +39,7 @@ class Order(IntEnum):
     SHARE_MEMBERS = 8
     REPLICATION = 9
     SASL = 10
+    OBSERVATIONS = 11
 
 
 class Event(Generic[P]):

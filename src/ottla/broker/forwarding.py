@@ -25,6 +25,7 @@ from ottla.broker.cluster.peers import TIMEOUT_MS, Peers
 from ottla.broker.completions import Completions
 from ottla.broker.config.values import Settings
 from ottla.broker.effects import Parked
+from ottla.broker.observations.slowest import Awaited
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import NODE_REQUEST, Request
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
@@ -60,6 +61,9 @@ class ForwardedRequest(ParkedWork):
         self.request = request
         self.tries: list[str] = []
         self.ticket: Ticket = 0
+
+    def awaits(self, request: Request) -> Awaited | None:
+        return Awaited.CONTROLLER
 
     def answered(self, now: Millis, answer: Any) -> None:
         self._forwarding.answered(now, self, answer)

@@ -235,6 +235,11 @@ class Node(Core):
             raise RequestRefusedError(f"Unexpected Kafka request of type {served.name} during SASL handshake.")
         if not served.min_version <= version <= served.max_version and not served.spec.answers_any_version:
             raise RequestRefusedError(f"{served.name} version {version} is not served")
+        record = channel.record
+        if not record.requests:
+            self.observations.opened(channel)
+        record.requests += 1
+        record.received_bytes += len(frame)
         if self.leadership.suspended:
             self._without_lease(channel, served)
         try:
@@ -265,11 +270,14 @@ class Node(Core):
         else:
             header, body = decoded
         request = Request(channel, served.key, version, correlation_id, header.client_id, now, body)
+        if channel.record.requests == 1:
+            self.observations.named(channel, request.client_id)
         elsewhere = served.is_forwarded and not self.members.is_controller
         answer = self.forwarding.forward(request) if elsewhere else served.handle(self, request)
         if answer is None or isinstance(answer, Parked | list):
             return cast("list[Part] | Parked | None", answer)
         self.throttle.charge_message(now, request, answer)
+        self.observations.answered(now, request, answer)
         return [encode_response(header, answer)]
 
     def _without_lease(self, channel: Channel, served: Served) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 from ottla.broker.completions import Completions
 from ottla.broker.effects import Close, Outbox, Part, Reply
+from ottla.broker.observations.observations import Observations
+from ottla.broker.observations.slowest import Awaited
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Request
@@ -26,6 +28,10 @@ class ParkedWork:
     """The work that continues a parked request when its waiting ends."""
 
     __slots__ = ()
+
+    def awaits(self, request: Request) -> Awaited | None:
+        """What the request waits for; None if a long wait is no sign of slowness."""
+        return None
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         """The deadline has passed: answer with what is available."""
@@ -76,11 +82,13 @@ class Parking:
         schedule: Schedule,
         completions: Completions,
         throttle: Throttle,
+        observations: Observations,
         fault: Callable[[str, Exception], None],
     ) -> None:
         self._outbox = outbox
         self._completions = completions
         self._throttle = throttle
+        self._observations = observations
         self._fault = fault
         self._waiting: dict[Ticket, Waiting] = {}
         self._of_connection: dict[int, dict[Ticket, None]] = {}
@@ -133,6 +141,8 @@ class Parking:
             if request.take_answer(message):
                 return
             self._throttle.charge_message(now, request, message)
+            self._observations.answered(now, request, message)
+            self._observations.waited(now, request, waiting.work.awaits(request))
             header = RequestHeader(request.api_key, request.version, request.correlation_id, request.client_id)
             self._outbox.add(Reply(ticket, request.identity.address.connection_id, [encode_response(header, message)]))
 

@@ -73,7 +73,7 @@ class Throttle:
             return 0
         throttle_ms = self.quotas.charge(now, channel, client_id or "", produced=produced, fetched=fetched)
         if throttle_ms > 0:
-            self._mute(channel, now + throttle_ms)
+            self._mute(now, channel, throttle_ms)
         return throttle_ms
 
     def charge_fetch(self, now: Millis, channel: Channel, client_id: str | None, fetched: int) -> int:
@@ -110,13 +110,14 @@ class Throttle:
         if told_ms is None:
             return
         if told_ms > throttle_ms:
-            self._mute(request.channel, now + told_ms)
+            self._mute(now, request.channel, told_ms)
         elif throttle_ms:
             message.throttle_time_ms = throttle_ms
 
-    def _mute(self, channel: Channel, until: Millis) -> None:
+    def _mute(self, now: Millis, channel: Channel, throttle_ms: int) -> None:
         channel.mute(True)
-        self._outbox.add(Mute(channel.identity.address.connection_id, until))
+        channel.record.throttled_ms += throttle_ms
+        self._outbox.add(Mute(channel.identity.address.connection_id, now + throttle_ms))
 
     def mutations(self, request: Request, strict_since: int = 0) -> Mutations:
         """The partition mutations of this request, to be charged. `strict_since`: the first version that knows

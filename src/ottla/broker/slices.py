@@ -27,6 +27,7 @@ from typing import Any, TypeAlias, cast
 from ottla.broker.cluster.metadata import Change, Metadata
 from ottla.broker.completions import Completions
 from ottla.broker.effects import Parked, Part
+from ottla.broker.observations.slowest import Awaited
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import Request
 from ottla.broker.schedule import Backlog, Schedule, Timed
@@ -90,6 +91,9 @@ class SlicedWork(ParkedWork):
         self.gone = False
         self.is_light = False
         """The piece that it waits for is."""
+
+    def awaits(self, request: Request) -> Awaited | None:
+        return Awaited.WORK
 
     def go_on(self) -> None:
         """The last piece has completed."""

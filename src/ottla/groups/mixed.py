@@ -19,6 +19,7 @@ from ottla.groups.consumer.records import ConsumerRecord, encode
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder, fits
 from ottla.groups.epochs.records import MemberRecord
+from ottla.groups.history import Cause
 from ottla.groups.migration import Migration, subscription_of, version_of
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Call, Entropy, Millis, Ticket
@@ -115,6 +116,7 @@ class ClassicMembers:
             del members[replaced]
         owned = list(self._migration.places((part.topic, part.partitions) for part in said.owned_partitions))
         moved = self._membership.move(now, group, member, members, group.resolved, resubscribed, owned, records)
+        self._membership.note_change(now, group, moved, known, replaced, resubscribed, records, body.reason)
         self._timers.cancel((group.group_id, Deadline.CONSUMER_JOIN, member_id))
         self._membership.sessions.begin(group.group_id, member_id, now + body.session_timeout_ms)
         self._timers.set((group.group_id, Deadline.CONSUMER_SYNC, member_id), now + member.rebalance_timeout_ms)
@@ -231,6 +233,7 @@ class ClassicMembers:
             try:
                 member = _identified(group, identity)
                 leaving[member.member_id] = member
+                self._membership.note(now, group, Cause.LEFT, member, identity.reason)
             except _RefusedError as refused:
                 error = refused.error
             responses.append(MemberResponse(identity.member_id, identity.group_instance_id, error))

@@ -31,6 +31,7 @@ from ottla.groups.decision import DecisionBuilder
 from ottla.groups.deleted_topics import DeletedTopicsSweep
 from ottla.groups.epochs.heartbeats import JOIN_EPOCH
 from ottla.groups.epochs.records import EpochRecord
+from ottla.groups.history import GroupHistory
 from ottla.groups.metadata_view import NO_METADATA, MetadataView
 from ottla.groups.migration import Migration, MigrationRefusedError
 from ottla.groups.mixed import ClassicMembers
@@ -126,13 +127,15 @@ class GroupShard:
         notes: Callable[[str], None] = _silent,
         metadata: MetadataView = NO_METADATA,
         wall: WallClock | None = None,
+        history: GroupHistory | None = None,
     ) -> None:
+        history = GroupHistory() if history is None else history
         self._wall = wall = wall if wall is not None else WallClock()
         self._settings = settings
         self._notes = notes
         self._timers: Timers[GroupTimer] = Timers()
         self._groups: dict[str, Group] = {}
-        self._rebalances = Rebalances(settings, self._groups, self._timers, wall)
+        self._rebalances = Rebalances(settings, self._groups, self._timers, wall, history)
         self._classic = ClassicProtocol(self._rebalances, entropy)
         self._consumer_groups: dict[str, ConsumerGroup] = {}
         self._migration = Migration(settings, metadata, self._timers, wall)
@@ -150,6 +153,7 @@ class GroupShard:
             wall,
             entropy,
             self._migration,
+            history,
         )
         self._classic_members = ClassicMembers(
             settings, self._consumer.membership, self._migration, self._timers, entropy

@@ -132,7 +132,7 @@ class ConsumerStage(Stage):
         return name not in self.hidden
 
     def _new_shard(self) -> GroupShard:
-        return GroupShard(self.settings, self._entropy, self.notes.append, self.around)
+        return GroupShard(self.settings, self._entropy, self.notes.append, self.around, history=self.history)
 
     def timing(self, **changes: Any) -> None:
         self.around.timing = replace(self.around.timing, **changes)

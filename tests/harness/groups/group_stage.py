@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 
+from ottla.groups.history import GroupHistory
 from ottla.groups.refusals import refuse
 from ottla.groups.settings import GroupSettings
 from ottla.groups.shard import GroupShard
@@ -31,11 +32,12 @@ class Stage:
         self.answers: dict[int, object] = {}
         self.notes: list[str] = []
         self._entropy = random.Random(seed)
+        self.history = GroupHistory()
         self.shard = self._new_shard()
         self._carry_out(self.shard.loaded(self.now))
 
     def _new_shard(self) -> GroupShard:
-        return GroupShard(self.settings, self._entropy, self.notes.append)
+        return GroupShard(self.settings, self._entropy, self.notes.append, history=self.history)
 
     def ask(self, body: object, version: int, client_id: str = "c", client_host: str = "/127.0.0.1") -> int:
         """Decide a request; its ticket's answer is in `answers`, now or later."""

@@ -38,6 +38,7 @@ from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Identity
 from ottla.broker.coordinators.verification import NOT_REACHED, Errors, Verification
 from ottla.broker.effects import Close, Parked, Part
+from ottla.broker.observations.slowest import Awaited
 from ottla.broker.parking import ParkedWork
 from ottla.broker.produce_size import refuse_too_many
 from ottla.broker.requests import Request, RequestRefusedError
@@ -105,6 +106,10 @@ class ParkedProduce(ParkedWork):
 
     __slots__ = ("appends", "node", "waits_for")
 
+    def awaits(self, request: Request) -> Awaited | None:
+        by_fsync = any(append.partition is not None and append.partition.followers is None for append in self.appends)
+        return Awaited.DISK if by_fsync else Awaited.REPLICAS
+
     def __init__(self, node: Core, appends: list[PartitionAppend], waits_for: dict[Partition, int]) -> None:
         self.node = node
         self.appends = appends
@@ -152,6 +157,7 @@ class ParkedProduce(ParkedWork):
         parking = self.node.parking
         request = parking.request_of(ticket)
         if request is not None:
+            note_errors(self.node, now, request.channel, request.client_id, self.appends)
             parking.answer(now, ticket, response_of(self.node, request.identity, request.version, self.appends))
 
 
@@ -206,6 +212,7 @@ class SlicedProduce:
         while self._done < len(appends):
             yield from self._look_ahead(request)
             yield SubRequest(request, None, self._append, is_light=not self._done)
+        note_errors(node, request.now, request.channel, request.client_id, appends)
         if self._acks == 0:
             if any(append.error for append in appends):
                 node.outbox.add(Close(request.identity.address.connection_id, ACKS_0_FAILED))
@@ -286,6 +293,7 @@ def receive(
         return SlicedProduce(node, acks, now + max(timeout_ms, 0), appends, done).begin(request)
     if acks == 0:
         if any(append.error for append in appends):
+            note_errors(node, now, channel, frame, appends)
             raise RequestRefusedError(ACKS_0_FAILED)
         if node.throttle.quotas is not None:
             _charge(node, now, channel, frame)
@@ -296,6 +304,7 @@ def receive(
         return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
     response = response_of(node, identity, version, appends)
     response.throttle_time_ms = _charge(node, now, channel, frame)
+    note_errors(node, now, channel, frame, appends)
     return [encode_response(RequestHeader(_KEY, version, correlation_id, client_id), response)]
 
 
@@ -609,6 +618,19 @@ def _response(node: Core, identity: Identity, version: int, topics: _Answers, le
     if leaders and version >= _LEADER_HINTS_SINCE:
         response.node_endpoints = [NodeEndpoint(*each) for each in node.members.of(identity.address, leaders)]
     return response
+
+
+def note_errors(
+    node: Core, now: Millis, channel: Channel, sender: memoryview | str, appends: list[PartitionAppend]
+) -> None:
+    """Remember the errors of these partitions. `sender`: the client id, or the frame in which it is."""
+    noted: set[int] = set()
+    for append in appends:
+        if append.error and append.error not in noted:
+            noted.add(append.error)
+            client_id = sender if isinstance(sender, str) else _client_id_of(sender)
+            topic = append.topic if isinstance(append.topic, str) else node.image.name_of(append.topic)
+            node.observations.refused(now, channel, client_id, _KEY, append.error, topic or "", append.message)
 
 
 def _refuse_all(appends: list[PartitionAppend], error: ErrorCode) -> None:

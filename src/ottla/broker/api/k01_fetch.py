@@ -43,6 +43,7 @@ from ottla.broker.cluster.members import Member
 from ottla.broker.effects import Parked, Part
 from ottla.broker.fetch.answer import PARTITIONS_AT_ONCE, PartitionAnswer, encode_fetch_response, encoded_in_slices
 from ottla.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, TopicKey
+from ottla.broker.observations.slowest import Awaited
 from ottla.broker.parking import ParkedWork
 from ottla.broker.partitions.leadership import NOT_SAID
 from ottla.broker.partitions.partition import LOOK_AGAIN
@@ -99,8 +100,17 @@ class ParkedFetch(ParkedWork):
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         self.abandon(ticket)
         look_at_throttle(self.node, now, self.fetch)
-        answers, _, _ = read_all(self.node, self.fetch)
+        answers, size, _ = read_all(self.node, self.fetch)
+        if size and self.missing > 0:
+            self._note_held_back(now, ticket, size)
         self.node.parking.reply(ticket, finish(self.node, now, self.fetch, answers))
+
+    def _note_held_back(self, now: Millis, ticket: Ticket, size: int) -> None:
+        """The time is up, and these bytes have waited for more, unless they have just arrived."""
+        request, record = self.node.parking.request_of(ticket), self.fetch.channel.record
+        if request is not None and self.fetch.isolation is not _LOG_END and size < record.min_bytes:
+            record.held_back += 1
+            self.node.observations.waited(now, request, Awaited.MIN_BYTES)
 
     def ready(self, now: Millis, ticket: Ticket) -> None:
         self.at_deadline(now, ticket)
@@ -163,6 +173,8 @@ def receive(
         header, body = decoded
     fetch = Fetch(channel, version, header, body, node.settings["fetch.max.bytes"])
     begin(node, now, fetch, body.rack_id)
+    if fetch.isolation is not _LOG_END:
+        channel.record.fetched(now, body.min_bytes, body.max_wait_ms)
     if node.throttle.quotas is not None and fetch.isolation is not _LOG_END:
         fetch.max_bytes = node.throttle.fetched_max(channel, fetch.client_id, fetch.max_bytes)
     if decoded is not None and sum(len(topic.partitions) for topic in body.topics) > PARTITIONS_AT_ONCE:
@@ -247,7 +259,7 @@ def _read_in_slices(node: Core, request: Request, fetch: Fetch, body: FetchReque
             return _throttled(node, fetch, throttle_ms)
     told: list[PartitionAnswer] = []
     for first in range(0, len(answers), PARTITIONS_AT_ONCE):
-        told += tell(node, fetch, answers[first : first + PARTITIONS_AT_ONCE])
+        told += tell(node, request.now, fetch, answers[first : first + PARTITIONS_AT_ONCE])
         yield
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
     endpoints = _endpoints(node, fetch, told) if fetch.version >= ENDPOINTS_SINCE else []
@@ -297,7 +309,8 @@ def finish(node: Core, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]
     """The parts of the answer."""
     if node.throttle.quotas is not None and (throttle_ms := _charge(node, fetch, answers, now)):
         return _throttled(node, fetch, throttle_ms)
-    told = tell(node, fetch, answers)
+    told = tell(node, now, fetch, answers)
+    fetch.channel.record.answered_at = now
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
     endpoints = _endpoints(node, fetch, told) if fetch.version >= ENDPOINTS_SINCE else []
     return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, told, endpoints)
@@ -323,10 +336,11 @@ def _throttled(node: Core, fetch: Fetch, throttle_ms: int) -> list[Part]:
 def _refused(node: Core, now: Millis, fetch: Fetch, error: ErrorCode) -> list[Part]:
     """The answer to a request for a session that there is not."""
     throttle_ms = node.throttle.charge(now, fetch.channel, fetch.client_id)
+    node.observations.refused(now, fetch.channel, fetch.client_id, _KEY, error)
     return encode_fetch_response(fetch.version, fetch.correlation_id, error, 0, [], [], throttle_ms)
 
 
-def tell(node: Core, fetch: Fetch, answers: list[PartitionAnswer]) -> list[PartitionAnswer]:
+def tell(node: Core, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]) -> list[PartitionAnswer]:
     """The client's answers for these partitions; an incremental answer leaves out those without changes."""
     if fetch.isolation is _LOG_END:
         count_throttled(node, answers)
@@ -358,9 +372,16 @@ def tell(node: Core, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Parti
         traffic.fetch_requests += 1
         if answer.error:
             traffic.failed_fetch_requests += 1
+            _note_error(node, now, fetch, answer)
         elif answer.records is not None and fetch.isolation is not _LOG_END:
             traffic.bytes_out += answer.records.length  # sent to clients: followers are not counted
     return answers
+
+
+def _note_error(node: Core, now: Millis, fetch: Fetch, answer: PartitionAnswer) -> None:
+    topic = answer.asked.topic
+    name = topic if isinstance(topic, str) else node.image.name_of(topic)
+    node.observations.refused(now, fetch.channel, fetch.client_id, _KEY, answer.error, name or "")
 
 
 def _endpoints(node: Core, fetch: Fetch, told: list[PartitionAnswer]) -> list[Member]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.channel import Channel
 from ottla.broker.effects import Close, Parked, Part
+from ottla.broker.observations.slowest import Awaited
 from ottla.broker.parking import ParkedWork
 from ottla.broker.requests import Request, RequestRefusedError
 from ottla.machine import Millis, Ticket
@@ -69,6 +70,9 @@ class Login(ParkedWork):
         self._dialogue = node.sasl.of(request.channel)
         self._ticket: Ticket = 0
         self._why = ""
+
+    def awaits(self, request: Request) -> Awaited | None:
+        return Awaited.PASSWORDS
 
     def begin(self, token: bytes) -> Any:
         from ottla.broker.security.scram import AuthenticationError

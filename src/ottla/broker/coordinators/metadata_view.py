@@ -12,6 +12,7 @@ from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.config.live import LiveSettings, Subscriber
 from ottla.broker.config.machines import group_settings
 from ottla.broker.config.values import group_value
+from ottla.groups.history import GroupHistory
 from ottla.groups.metadata_view import ConsumerGroupConfig, ShareGroupConfig
 from ottla.groups.shard import GroupShard
 from ottla.machine import Call, Entropy, Millis, WallClock
@@ -102,12 +103,13 @@ class NodeMetadataView(Subscriber):
 class GroupShards:
     """Makes group shards that see their node; a `coordinators.shards.ShardClass`."""
 
-    def __init__(self, metadata: Metadata, settings: LiveSettings) -> None:
+    def __init__(self, metadata: Metadata, settings: LiveSettings, history: GroupHistory) -> None:
         self._settings = settings
+        self._history = history
         self.metadata = NodeMetadataView(metadata, settings)
 
     def of(self, entropy: Entropy, notes: Callable[[str], None], wall: WallClock, leader_epoch: int) -> GroupShard:
-        return GroupShard(group_settings(self._settings), entropy, notes, self.metadata, wall)
+        return GroupShard(group_settings(self._settings), entropy, notes, self.metadata, wall, self._history)
 
     def refuse(self, call: Call, error: ErrorCode) -> object:
         return GroupShard.refuse(call, error)

@@ -17,6 +17,7 @@ from ottla.groups.classic.records import StoredGroup, encode_group
 from ottla.groups.classic.replies import join_reply
 from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder
+from ottla.groups.history import Cause, GroupHistory
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Millis, WallClock
 from ottla.machine.timers import Timers
@@ -30,12 +31,18 @@ NO_MEMBER_ID: Final = ""
 class Rebalances:
     """The rebalances of all groups of a shard."""
 
-    __slots__ = ("_timers", "groups", "settings", "wall")
+    __slots__ = ("_timers", "groups", "history", "settings", "wall")
 
     def __init__(
-        self, settings: GroupSettings, groups: dict[str, Group], timers: Timers[GroupTimer], wall: WallClock
+        self,
+        settings: GroupSettings,
+        groups: dict[str, Group],
+        timers: Timers[GroupTimer],
+        wall: WallClock,
+        history: GroupHistory,
     ) -> None:
         self.settings = settings
+        self.history = history
         self.wall = wall
         self.groups = groups
         self._timers = timers
@@ -62,6 +69,11 @@ class Rebalances:
         if sync is not None:
             decision.answer(sync, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member_id)
+
+    def note(self, now: Millis, group: Group, cause: Cause, member: Member | None, reason: str | None = None) -> None:
+        """Remember why the group changes; nothing if `member` is None."""
+        if member is not None:
+            self.history.note(self.wall.at(now), group.group_id, group.generation, cause, member, reason)
 
     def forget(self, group: Group) -> None:
         """Cancel all deadlines of a group that no longer exists."""
@@ -134,6 +146,7 @@ class Rebalances:
         self._timers.cancel((group.group_id, Deadline.JOIN, ""))
         for member in list(group.members.values()):
             if member.group_instance_id is None and member.member_id not in group.joins:
+                self.note(now, group, Cause.REBALANCE_TIMEOUT, member)
                 self.drop(group, member.member_id, decision)
         if group.members and not group.elect_joined_leader():
             self._timers.set((group.group_id, Deadline.JOIN, ""), now + group.rebalance_timeout_ms())
@@ -166,6 +179,7 @@ class Rebalances:
         """Remove members that joined but never asked for their assignment."""
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) and group.pending_syncs:
             for member_id in list(group.pending_syncs):
+                self.note(now, group, Cause.REBALANCE_TIMEOUT, group.members.get(member_id))
                 self.drop(group, member_id, decision)
             self.prepare(now, group, decision)
 
@@ -200,6 +214,7 @@ class Rebalances:
             return
         waits = member_id in group.joins or member_id in group.syncs
         if member.is_new or not waits:
+            self.note(now, group, Cause.SESSION, member)
             self.drop(group, member_id, decision)
             if group.state is GroupState.PREPARING_REBALANCE:
                 self._complete_after_loss(now, group, decision)

@@ -14,6 +14,7 @@ from ottla.groups.classic.rebalance import NO_MEMBER_ID, Rebalances, assigned_re
 from ottla.groups.classic.records import encode_group
 from ottla.groups.classic.replies import join_reply, leave_reply
 from ottla.groups.decision import DecisionBuilder, fits
+from ottla.groups.history import Cause
 from ottla.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
 from ottla.machine import Call, Entropy, Millis, Ticket
 from ottla.protocol.errors import ErrorCode
@@ -125,6 +126,7 @@ class ClassicProtocol:
         member.is_new = True
         group.add(member)
         group.joins[member_id] = (ticket, call.version)
+        self._rebalances.note(now, group, Cause.JOINED, member, body.reason)
         self._rebalances.watch(now, group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalances.rebalance_or_complete(now, group, decision)
 
@@ -150,6 +152,10 @@ class ClassicProtocol:
         if unchanged and stays:
             decision.answer(ticket, joined_reply(call.version, group, member))
         else:
+            if not unchanged:
+                self._rebalances.note(now, group, Cause.SUBSCRIPTION, member, body.reason)
+            elif group.state is GroupState.STABLE:
+                self._rebalances.note(now, group, Cause.LEADER, member, body.reason)
             self._rejoin(ticket, call, body, group, member, decision)
             self._rebalances.rebalance_or_complete(now, group, decision)
 
@@ -193,6 +199,7 @@ class ClassicProtocol:
         successor = _member(member_id, call, body)
         successor.client_id, successor.client_host = replaced.client_id, replaced.client_host
         successor.assignment = replaced.assignment
+        self._rebalances.note(now, group, Cause.RETURNED, successor, body.reason)
         if group.state is GroupState.STABLE and group.protocol_with(successor) == group.protocol_name:
             self._replace_without_rebalance(now, ticket, call, group, replaced, successor, decision)
             return
@@ -313,14 +320,14 @@ class ClassicProtocol:
         responses: list[MemberResponse] = []
         left = False
         for identity in identities:
-            error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._leave_one(group, identity, decision)
+            error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._leave_one(now, group, identity, decision)
             left = left or error is ErrorCode.NONE
             responses.append(MemberResponse(identity.member_id, identity.group_instance_id, error))
         if left and group is not None and group.state is not GroupState.EMPTY:
             self._rebalances.rebalance_or_complete(now, group, decision)
         decision.answer(ticket, leave_reply(call.version, ErrorCode.NONE, responses))
 
-    def _leave_one(self, group: Group, identity: MemberIdentity, decision: DecisionBuilder) -> ErrorCode:
+    def _leave_one(self, now: Millis, group: Group, identity: MemberIdentity, decision: DecisionBuilder) -> ErrorCode:
         member_id = identity.member_id
         if member_id == NO_MEMBER_ID:
             member = group.static_member(identity.group_instance_id)
@@ -331,6 +338,7 @@ class ClassicProtocol:
             error = group.validate_member(member_id, identity.group_instance_id)
             if error is not ErrorCode.NONE:
                 return error
+        self._rebalances.note(now, group, Cause.LEFT, group.members.get(member_id), identity.reason)
         self._rebalances.drop(group, member_id, decision)
         return ErrorCode.NONE
 

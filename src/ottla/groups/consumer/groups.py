@@ -16,6 +16,7 @@ from ottla.groups.deadlines import Deadline, GroupTimer
 from ottla.groups.decision import DecisionBuilder
 from ottla.groups.epochs.groups import EpochGroups
 from ottla.groups.epochs.heartbeats import missing
+from ottla.groups.history import Cause, GroupHistory
 from ottla.groups.metadata_view import MetadataView
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Call, Entropy, Millis, ShardRecord, Ticket, WallClock
@@ -44,9 +45,12 @@ class ConsumerGroups(EpochGroups[ConsumerGroup]):
         wall: WallClock,
         entropy: Entropy,
         conversion: Conversion,
+        history: GroupHistory,
     ) -> None:
         self._metadata = metadata
-        self.membership = ConsumerMembership(settings, metadata, groups, in_the_way, timers, wall, entropy, conversion)
+        self.membership = ConsumerMembership(
+            settings, metadata, groups, in_the_way, timers, wall, entropy, conversion, history
+        )
         super().__init__(ConsumerGroup, groups, other_groups, self.membership)
 
     def ids(self) -> Iterator[str]:
@@ -85,7 +89,8 @@ class ConsumerGroups(EpochGroups[ConsumerGroup]):
         if kind == Deadline.CONSUMER_ASSIGNMENT:
             self.membership.assignment_deadline(now, group_id, decision)
         else:
-            self.membership.fence(now, group_id, member_id, decision)
+            cause = Cause.SESSION if kind == Deadline.CONSUMER_SESSION else Cause.REBALANCE_TIMEOUT
+            self.membership.fence(now, group_id, member_id, cause, decision)
 
     # ---- durable state ---------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ from ottla.groups.epochs.records import (
     TargetRecord,
     member_gone,
 )
+from ottla.groups.history import Cause, GroupHistory
 from ottla.groups.metadata_view import ConsumerGroupConfig, MetadataView, topics_hash, topics_of
 from ottla.groups.settings import GroupSettings
 from ottla.machine import Call, Entropy, Millis, ShardRecord, Ticket, WallClock
@@ -116,6 +117,7 @@ class ConsumerMembership:
         "_assignments",
         "_conversion",
         "_entropy",
+        "_history",
         "_matched",
         "_metadata",
         "_settings",
@@ -136,8 +138,10 @@ class ConsumerMembership:
         wall: WallClock,
         entropy: Entropy,
         conversion: Conversion,
+        history: GroupHistory,
     ) -> None:
         self._settings = settings
+        self._history = history
         self._metadata = metadata
         self._timers = timers
         self._entropy = entropy
@@ -178,6 +182,7 @@ class ConsumerMembership:
         member = self._member(group, body)
         answer = ConsumerGroupHeartbeatResponse(member_id=body.member_id, member_epoch=body.member_epoch)
         if body.instance_id is None or body.member_epoch == LEAVE_EPOCH:
+            self.note(now, group, Cause.LEFT, member)
             return answer, self.removal(now, group, [member])
         # Its session continues: the member's place is kept until the session ends.
         self._timers.cancel((group.group_id, Deadline.CONSUMER_REVOCATION, member.member_id))
@@ -211,6 +216,7 @@ class ConsumerMembership:
             records += expressions
             resubscribed = True
         member = self.move(now, group, member, members, resolved, resubscribed, owned, records)
+        self.note_change(now, group, member, found, replaced, resubscribed, records)
         if before.classic is not None:
             self._unwatch(group, member.member_id)
         self.sessions.begin(group.group_id, member.member_id, now + config.session_timeout_ms)
@@ -455,11 +461,12 @@ class ConsumerMembership:
             records.append(TargetEpochRecord(group_id, group.epoch + 1, group.assigned_at_ms))
         return [encode(record) for record in records]
 
-    def fence(self, now: Millis, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
+    def fence(self, now: Millis, group_id: str, member_id: str, cause: Cause, decision: DecisionBuilder) -> None:
         """Remove a member whose session expired, or that kept partitions beyond the rebalance timeout."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is not None and member is not None:
+            self.note(now, group, cause, member)
             decision.records += self.removal(now, group, [member])
 
     def assignment_deadline(self, now: Millis, group_id: str, decision: DecisionBuilder) -> None:
@@ -477,6 +484,36 @@ class ConsumerMembership:
         """Whether the group has no room for this member."""
         size_max = self._metadata.consumer_group_config(group.group_id).members_max
         return member_id not in group.members and len(group.members) >= size_max
+
+    # ---- why a group changed ---------------------------------------------------------------------------------------
+
+    def note(
+        self, now: Millis, group: ConsumerGroup, cause: Cause, member: ConsumerMember | None, reason: str | None = None
+    ) -> None:
+        """Remember why the group changes; `member` None: no member is the cause."""
+        self._history.note(self._wall.at(now), group.group_id, group.epoch, cause, member, reason)
+
+    def note_change(
+        self,
+        now: Millis,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        found: ConsumerMember | None,
+        replaced: str | None,
+        resubscribed: bool,
+        records: list[ConsumerRecord],
+        reason: str | None = None,
+    ) -> None:
+        """Remember why these records of a member's heartbeat or JoinGroup change the group, if they do. `found`: the
+        member before."""
+        if replaced is not None:
+            self.note(now, group, Cause.RETURNED, member, reason)
+        elif found is None:
+            self.note(now, group, Cause.JOINED, member, reason)
+        elif resubscribed:
+            self.note(now, group, Cause.SUBSCRIPTION, member, reason)
+        elif any(isinstance(record, EpochRecord) for record in records):
+            self.note(now, group, Cause.PARTITIONS, None)
 
     # ---- watches ---------------------------------------------------------------------------------------------------
 

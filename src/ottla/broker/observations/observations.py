@@ -1,0 +1,77 @@
+"""Collects what a node remembers of its clients, where requests are received and answered.
+
+Invariants: `docs/operations.md` names the bytes that the rings need at most, and a test fills them. A request whose
+answer has no error spends at most 0.3 us here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ottla.broker.channel import Channel
+from ottla.broker.observations.errors import TEXT_MAX, Errors
+from ottla.broker.observations.slowest import Awaited, Slowest
+from ottla.broker.requests import Request
+from ottla.groups.history import GroupHistory
+from ottla.machine import Millis, WallClock
+
+CONNECTIONS_MAX: Final = 10_000
+"""Connections that are listed: later ones are not, until earlier ones are closed."""
+
+
+class Observations:
+    """The rings of one node."""
+
+    __slots__ = ("_channels", "_wall", "errors", "groups", "slowest")
+
+    def __init__(self, wall: WallClock) -> None:
+        self._wall = wall
+        self._channels: dict[int, Channel] = {}
+        self.groups = GroupHistory()
+        self.errors = Errors()
+        self.slowest = Slowest()
+
+    # ---- connections -----------------------------------------------------------------------------------------------
+
+    def opened(self, channel: Channel) -> None:
+        """A connection sends its first request."""
+        if len(self._channels) < CONNECTIONS_MAX:
+            self._channels[channel.identity.address.connection_id] = channel
+
+    def named(self, channel: Channel, client_id: str) -> None:
+        """The first request of a connection has this client id."""
+        channel.record.client_id = client_id[:TEXT_MAX]
+
+    def disconnected(self, now: Millis, connection_id: int) -> None:
+        self._channels.pop(connection_id, None)
+
+    def connections(self) -> Iterator[Channel]:
+        """The open connections that have sent a request."""
+        return iter(self._channels.values())
+
+    # ---- answers ---------------------------------------------------------------------------------------------------
+
+    def answered(self, now: Millis, request: Request, message: Any) -> None:
+        """A request is answered with this message."""
+        self.errors.note_answer(self._wall.at(now), request, message)
+
+    def refused(
+        self,
+        now: Millis,
+        channel: Channel,
+        client_id: str | None,
+        api_key: int,
+        code: int,
+        subject: str = "",
+        message: str | None = None,
+    ) -> None:
+        """A client receives this error, about this topic, in an answer that its handler has encoded."""
+        principal = str(channel.identity.principal)
+        self.errors.note(self._wall.at(now), client_id or "", principal, api_key, code, subject, message)
+
+    def waited(self, now: Millis, request: Request, awaited: Awaited | None) -> None:
+        """A parked request is answered. `awaited`: what it waited for, None if that is no sign of slowness."""
+        took_ms = now - request.begun
+        if awaited is not None and took_ms >= self.slowest.least_ms:
+            self.slowest.note(now, self._wall.at(now), request, took_ms, awaited)
