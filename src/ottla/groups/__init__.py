@@ -18,6 +18,7 @@ The package is pure: one `GroupShard` per partition of `__consumer_offsets`, who
     decision.py        a decision while it is being made
     deadlines.py       the purposes of deadlines
     metadata_view.py   a shard's view of topics and of groups' configuration
+    history.py         why groups rebalanced, for the operator
     settings.py        the configuration that a shard reads
 
 The kinds of groups do not import each other. A module may import those below it in this list, but none above it.

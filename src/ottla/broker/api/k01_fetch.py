@@ -173,8 +173,7 @@ def receive(
         header, body = decoded
     fetch = Fetch(channel, version, header, body, node.settings["fetch.max.bytes"])
     begin(node, now, fetch, body.rack_id)
-    if fetch.isolation is not _LOG_END:
-        channel.record.fetched(now, body.min_bytes, body.max_wait_ms)
+    channel.record.fetches += 1
     if node.throttle.quotas is not None and fetch.isolation is not _LOG_END:
         fetch.max_bytes = node.throttle.fetched_max(channel, fetch.client_id, fetch.max_bytes)
     if decoded is not None and sum(len(topic.partitions) for topic in body.topics) > PARTITIONS_AT_ONCE:
@@ -193,6 +192,7 @@ def receive(
     if hurry or size >= min_bytes or body.max_wait_ms <= 0 or not fetch.partitions:
         return finish(node, now, fetch, answers)
     request = Request(channel, _KEY, version, correlation_id, header.client_id, now, None)
+    channel.record.waits_for(body.min_bytes, body.max_wait_ms)
     watched = _to_watch(fetch, answers)
     if fetch.isolation is _TXN_COMMITTED:
         parked: ParkedFetch = ParkedCommittedFetch(node, fetch, min_bytes - size, watched, min_bytes)
@@ -310,7 +310,6 @@ def finish(node: Core, now: Millis, fetch: Fetch, answers: list[PartitionAnswer]
     if node.throttle.quotas is not None and (throttle_ms := _charge(node, fetch, answers, now)):
         return _throttled(node, fetch, throttle_ms)
     told = tell(node, now, fetch, answers)
-    fetch.channel.record.answered_at = now
     identity = 0 if fetch.fetch_session is None else fetch.fetch_session.identity
     endpoints = _endpoints(node, fetch, told) if fetch.version >= ENDPOINTS_SINCE else []
     return encode_fetch_response(fetch.version, fetch.correlation_id, _NONE, identity, told, endpoints)

@@ -105,7 +105,7 @@ class Errors:
         about = next((name for field in _SUBJECTS if (name := getattr(body, field, None))), "")
         for code, subject, text in found:
             self.note(
-                at_ms, request.client_id, str(request.identity.principal), request.api_key, code, subject or about, text
+                at_ms, request.client_id, str(request.identity.principal), request.api_key, code, about or subject, text
             )
 
     def counts(self) -> Iterator[tuple[Key, ErrorCount]]:
