@@ -12,6 +12,18 @@ import pytest
 
 from ottla.cli.tree import command
 from ottla.doctor import CHECKS, Evidence, Severity, Snapshot, diagnose
+from ottla.doctor.observed import (
+    JOINED,
+    LEFT,
+    NO_API,
+    REBALANCE_TIMEOUT,
+    SESSION,
+    ClientErrors,
+    ConnectionFigures,
+    GroupChange,
+    Observed,
+    TopicBatches,
+)
 from ottla.doctor.snapshot import (
     CLASSIC,
     CONSUMER,
@@ -173,6 +185,45 @@ def generations(*members: str) -> Evidence:
         for number, names in enumerate(members)
     )
     return Evidence(HEALTHY.first, replace(HEALTHY.last, generations={"billing": rows}))
+
+
+def change(cause: int, member: str = "a", *, ago_s: int = 10, reason: str = "") -> GroupChange:
+    return GroupChange(NOW_MS - ago_s * 1000, 7, cause, f"m-{member}", f"worker-{member}", "/10.0.0.1", reason, 300_000)
+
+
+def errors(
+    api: int, code: int, count: int, *, subject: str = "billing", message: str = "", ago_s: int = 10
+) -> ClientErrors:
+    last_ms = NOW_MS - ago_s * 1000
+    return ClientErrors("worker", "User:ada", api, code, count, last_ms, last_ms, subject, message)
+
+
+def observed(*rows: GroupChange | ClientErrors, evidence: Evidence | None = None) -> Evidence:
+    """Evidence in which node 1 remembers this."""
+    given = evidence or over(snapshot())
+    changes = tuple(each for each in rows if isinstance(each, GroupChange))
+    counted = tuple(each for each in rows if isinstance(each, ClientErrors))
+    return _remembering(given, Observed(1, NOW_MS, 0, {"billing": changes} if changes else {}, counted))
+
+
+def connected(*, software: str = "", evidence: Evidence | None = None, **figures: int) -> Evidence:
+    """Evidence of a connection of which the figures have grown by so much."""
+    before = ConnectionFigures(4, "worker", "User:ada", "10.0.0.1", software, min_bytes=1_000, max_wait_ms=500)
+    first, last = (Observed(1, NOW_MS, 0, connections=(each,)) for each in (before, replace(before, **figures)))  # type: ignore[arg-type]
+    return _remembering(evidence or over(snapshot()), last, first)
+
+
+def batches(count: int, records: int) -> Evidence:
+    first, last = (
+        Observed(1, NOW_MS, 0, batches=(TopicBatches("orders", 7 + n, 7 + r, 0),))
+        for n, r in ((0, 0), (count, records))
+    )
+    return _remembering(over(snapshot()), last, first)
+
+
+def _remembering(evidence: Evidence, last: Observed, first: Observed | None = None) -> Evidence:
+    before = replace(evidence.first, observed=(first or last,))
+    return Evidence(before, replace(evidence.last, observed=(last,)))
 
 
 HEALTHY = over(snapshot())
@@ -516,6 +567,123 @@ CASES = (
         held(0, name=None, last_ms=20 * MINUTE_MS),
         held(0, name=None, last_ms=21 * MINUTE_MS, moved=True),
     ),
+    Case(
+        "rebalance-hangs",
+        "billing has been in PreparingRebalance for 6 min.",
+        Severity.WARNING,
+        observed(change(JOINED, ago_s=360), evidence=over(snapshot(groups=[group(state="PreparingRebalance")]))),
+        observed(change(JOINED, ago_s=360), evidence=HEALTHY),
+        HEALTHY,
+    ),
+    Case(
+        "rebalance-loop",
+        "worker-b (/10.0.0.1) left and returned 2 times (it left: restart, 1 time; its session ended, 1 time).",
+        Severity.WARNING,
+        observed(
+            change(LEFT, "b", reason="restart"), change(SESSION, "b"), evidence=generations("ab", "a", "ab", "a", "ab")
+        ),
+        observed(change(LEFT, "b"), evidence=generations("ab", "a", "ab")),
+        HEALTHY,
+    ),
+    Case(
+        "slow-polls",
+        "worker-b (/10.0.0.1) of billing took over 5 min for one poll, 2 times in 10 min",
+        Severity.WARNING,
+        observed(change(REBALANCE_TIMEOUT, "b"), change(LEFT, "b", reason="consumer poll timeout has expired.")),
+        observed(change(REBALANCE_TIMEOUT, "b"), change(REBALANCE_TIMEOUT, "a"), change(LEFT, "b", reason="closed")),
+        observed(change(REBALANCE_TIMEOUT, "b", ago_s=601), change(REBALANCE_TIMEOUT, "b")),
+    ),
+    Case(
+        "slow-polls",
+        "worker-b (/10.0.0.1) of billing took over 5 min for one poll, 2 times in 10 min",
+        Severity.WARNING,
+        observed(change(LEFT, "b"), change(LEFT, "b"), evidence=with_commits((1, 320))),
+        observed(change(LEFT, "b"), change(LEFT, "b"), evidence=with_commits((1, 100))),
+        observed(change(JOINED, "b"), evidence=with_commits((1, 320))),
+    ),
+    Case(
+        "refused-commits",
+        "worker of billing has committed 3 times after its group had dropped it (UNKNOWN_MEMBER_ID)",
+        Severity.WARNING,
+        observed(errors(8, 25, 3)),
+        observed(errors(8, 25, 2), errors(8, 27, 9), errors(12, 25, 9)),
+        observed(errors(8, 25, 3, ago_s=601)),
+    ),
+    Case(
+        "fenced-instances",
+        "Two programs use one group.instance.id in billing: worker was refused 3 times (FENCED_INSTANCE_ID).",
+        Severity.WARNING,
+        observed(errors(11, 82, 3)),
+        observed(errors(11, 82, 2)),
+        observed(errors(11, 82, 3, ago_s=601)),
+    ),
+    Case(
+        "protocols-differ",
+        "worker can't join billing",
+        Severity.WARNING,
+        observed(errors(11, 23, 1)),
+        observed(errors(14, 23, 1)),
+        observed(errors(11, 23, 1, ago_s=601)),
+    ),
+    Case(
+        "fenced-producers",
+        "worker was fenced 3 times (PRODUCER_FENCED, pay)",
+        Severity.WARNING,
+        observed(errors(22, 90, 3, subject="pay")),
+        observed(errors(22, 90, 2, subject="pay"), errors(22, 51, 3, subject="pay")),
+        observed(errors(22, 90, 3, subject="pay", ago_s=601)),
+    ),
+    Case(
+        "too-large-batches",
+        "orders has refused 1 batch request of worker: A batch of 1,200 bytes",
+        Severity.WARNING,
+        observed(
+            errors(0, 10, 1, subject="orders", message="A batch of 1,200 bytes exceeds max.message.bytes, 1,000.")
+        ),
+        observed(errors(0, 2, 1, subject="orders"), errors(58, 10, 1, subject="orders")),
+        observed(errors(0, 10, 1, subject="orders", ago_s=601)),
+    ),
+    Case(
+        "throttled",
+        "worker (User:ada) was throttled for 10% of 30 s, because of a quota.",
+        Severity.WARNING,
+        connected(throttled_ms=3_000),
+        connected(throttled_ms=2_990),
+        connected(),
+    ),
+    Case(
+        "full-fetch-queues",
+        "worker (10.0.0.1) fetches once a second although 50,000 records wait",
+        Severity.WARNING,
+        connected(fetches=30, software="librdkafka 2.5.0", evidence=moving(100, 100)),
+        connected(fetches=30, software="librdkafka 2.5.0", evidence=moving(100, 100, lag=900)),
+        connected(fetches=300, software="librdkafka 2.5.0", evidence=moving(100, 100)),
+    ),
+    Case(
+        "waits-for-bytes",
+        "worker (10.0.0.1) gets its records 500 ms late: 20 of 40 waiting fetches had records, but fewer bytes than "
+        "its fetch.min.bytes (1,000).",
+        Severity.NOTE,
+        connected(held_back=20, waits=40),
+        connected(held_back=19, waits=40),
+        connected(waits=40),
+    ),
+    Case(
+        "strangers",
+        "Node 1 has closed 3 connections from 10.0.0.1: it speaks TLS.",
+        Severity.WARNING,
+        observed(errors(NO_API, 0, 3, subject="10.0.0.1", message="it speaks TLS")),
+        observed(errors(NO_API, 0, 2, subject="10.0.0.1", message="it speaks TLS")),
+        observed(errors(NO_API, 0, 3, subject="10.0.0.1", message="it speaks TLS", ago_s=601)),
+    ),
+    Case(
+        "small-batches",
+        "orders receives 500 batches/s of 1.9 records",
+        Severity.NOTE,
+        batches(15_000, 28_500),
+        batches(14_999, 14_999),
+        batches(15_000, 30_000),
+    ),
 )
 
 
@@ -568,3 +736,25 @@ def test_the_commands_in_advice_parse() -> None:
         if rest:  # a noun or a command alone refers to its help
             context = at.make_context(name, rest)
             assert not context.params.get("command_config"), "a config is given by --set"
+
+
+def test_what_nodes_remember_makes_findings_certain() -> None:
+    """Without it, the same groups may be only slow."""
+    for check in ("rebalance-hangs", "rebalance-loop"):
+        found = [diagnose(case.fault, [check])[0].finding for case in CASES if case.check == check]
+        assert {each.sure_with is None for each in found} == {True, False}, check
+
+
+def test_a_node_that_has_started_again_has_no_counts_to_compare() -> None:
+    grown = connected(throttled_ms=30_000)
+    assert diagnose(grown, ["throttled"])
+    (node,) = grown.last.observed
+    again = replace(grown, last=replace(grown.last, observed=(replace(node, started_ms=5),)))
+    assert not diagnose(again, ["throttled"])
+
+
+def test_errors_of_one_client_on_several_nodes_are_one_finding() -> None:
+    several = observed(errors(8, 25, 3))
+    (node,) = several.last.observed
+    several = replace(several, last=replace(several.last, observed=(node, replace(node, node=2))))
+    assert len(diagnose(several, ["refused-commits"])) == 1

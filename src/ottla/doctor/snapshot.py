@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from ottla.doctor.observed import GroupChange, Observed
+
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and a partition's index."""
 
@@ -172,7 +174,7 @@ class Generation:
 class Snapshot:
     """The facts that a cluster reports at `at_ms`, by this machine's clock. `unseen` names those that are missing,
     and says why. `commits` are the last ones of a group and partition, `generations` those of a classic group, both
-    oldest first."""
+    oldest first. `observed`: what each of Ottla's nodes remembers of its clients."""
 
     at_ms: int
     cluster_id: str = ""
@@ -185,6 +187,7 @@ class Snapshot:
         default_factory=dict[tuple[str, TopicPartition], tuple[Commit, ...]]
     )
     generations: dict[str, tuple[Generation, ...]] = field(default_factory=dict[str, tuple[Generation, ...]])
+    observed: tuple[Observed, ...] = ()
 
     def partitions(self) -> Iterator[tuple[Topic, Partition]]:
         """Every partition of every topic."""
@@ -195,6 +198,14 @@ class Snapshot:
     def groups_by_name(self) -> dict[str, Group]:
         """Every group, by its name."""
         return {each.name: each for each in self.groups}
+
+    def changes(self) -> dict[str, list[GroupChange]]:
+        """The changes of each group, on every node that has coordinated it, oldest first."""
+        found: dict[str, list[GroupChange]] = {}
+        for node in self.observed:
+            for group, changes in node.changes.items():
+                found.setdefault(group, []).extend(changes)
+        return {group: sorted(changes, key=lambda each: each.at_ms) for group, changes in found.items()}
 
     def places(self) -> dict[TopicPartition, Partition]:
         """Every partition, by topic and index."""

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from ottla.doctor.finding import Check, Finding, Severity
+from ottla.doctor.observed import GroupChange
 from ottla.doctor.snapshot import (
     CONSUMER,
     SHARE,
@@ -26,6 +27,8 @@ HOT_SHARE: Final = 0.8
 LAG_MIN: Final = 1_000
 """Less lag than this is no finding by itself."""
 REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+LONG_REBALANCE_S: Final = 30
+"""A rebalance that takes longer hangs."""
 AT_RISK: Final = 0.8
 """The part of what a partition holds that a group has still to read, from which on retention may overtake it."""
 
@@ -195,9 +198,10 @@ def rebalance_hangs(evidence: Evidence) -> Iterator[Finding]:
     """Groups that stay in a rebalance, and the members that they wait for."""
     if not evidence.shows_movement:
         return
-    groups = evidence.first.groups_by_name()
+    groups, changes = evidence.first.groups_by_name(), evidence.last.changes()
     for group in evidence.last.groups:
         earlier = groups.get(group.name)
+        lasts = _Lasting.of(evidence, changes.get(group.name, []))
         if group.type == SHARE or earlier is None or group.state != earlier.state or group.state not in REBALANCING:
             continue
         if group.type == CONSUMER:
@@ -208,18 +212,35 @@ def rebalance_hangs(evidence: Evidence) -> Iterator[Finding]:
                         Severity.WARNING,
                         group.name,
                         f"{group.name} waits for {member.client_id} ({member.host}) to give up {places(kept)}, for "
-                        f"at least {duration(evidence.window_s)}.",
+                        f"{lasts.time}.",
                         "that member must poll; its group removes it after its rebalance timeout",
-                        "a longer --window",
+                        None if lasts.is_long else "a longer --window",
                     )
         else:
             yield Finding(
                 Severity.WARNING,
                 group.name,
-                f"{group.name} has been in {group.state} for at least {duration(evidence.window_s)}.",
+                f"{group.name} has been in {group.state} for {lasts.time}.",
                 "a member does not poll: the group removes it after its max.poll.interval.ms",
-                "a --window longer than the longest rebalance timeout of its members",
+                None if lasts.is_long else "a --window longer than the longest rebalance timeout of its members",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lasting:
+    """How long a rebalance lasts, in words. `is_long`: longer than the rebalance timeout of any member."""
+
+    time: str
+    is_long: bool
+
+    @classmethod
+    def of(cls, evidence: Evidence, changes: list[GroupChange]) -> _Lasting:
+        """A rebalance begins with the last change that its coordinator remembers."""
+        if not changes:
+            return cls(f"at least {duration(evidence.window_s)}", False)
+        seconds = max(evidence.window_s, (evidence.last.at_ms - changes[-1].at_ms) / 1000)
+        timeout_s = max(each.timeout_ms for each in changes) / 1000
+        return cls(duration(seconds), seconds >= max(timeout_s, LONG_REBALANCE_S))
 
 
 def _to_give_up(member: Member) -> frozenset[TopicPartition]:

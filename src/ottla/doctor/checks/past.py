@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
 from ottla.doctor.finding import Check, Finding, Severity
+from ottla.doctor.observed import LEFT, REBALANCE_TIMEOUT, SESSION, GroupChange
 from ottla.doctor.snapshot import Commit, Evidence, Generation, GroupMember
 from ottla.doctor.words import count, duration, names, place
 
@@ -17,9 +19,13 @@ SKEW_MS: Final = 5_000
 REWIND_MIN: Final = 100
 """A position may go back by fewer records, as when a partition moves before its last commit."""
 
+CAUSES: Final = {LEFT: "it left", SESSION: "its session ended", REBALANCE_TIMEOUT: "it exceeded its rebalance timeout"}
+"""Causes for which a group loses a member."""
+
 
 def rebalance_loop(evidence: Evidence) -> Iterator[Finding]:
     """Classic groups whose members leave and return again and again."""
+    changes = evidence.last.changes()
     for group, generations in sorted(evidence.last.generations.items()):
         returns = _returns(generations)
         if len(generations) <= LOOP or not returns:
@@ -28,17 +34,29 @@ def rebalance_loop(evidence: Evidence) -> Iterator[Finding]:
         if times < LOOP - 1:
             continue
         last = max((rows[-1].at_ms for (name, _), rows in evidence.last.commits.items() if name == group), default=None)
+        causes = _causes(changes.get(group, []), member)
         pause = "" if last is None else f" The last commit was {_ago(evidence, last)}."
         yield Finding(
             Severity.WARNING,
             group,
             f"{group} rebalanced {len(generations) - 1} times in "
             f"{duration((evidence.last.at_ms - generations[0].at_ms) / 1000)}: {member.client_id} ({member.host}) left "
-            f"and returned {count(times, 'time')}.{pause}",
+            f"and returned {count(times, 'time')}{causes}.{pause}",
             f"if its polls take longer than max.poll.interval.ms ({duration(member.timeout_ms / 1000)}): fewer "
             "records a poll (max.poll.records), or more time",
-            "the client's log, which names the cause",
+            None if causes else "the client's log, which names the cause",
         )
+
+
+def _causes(changes: list[GroupChange], member: GroupMember) -> str:
+    """Why the group lost this member, as far as its coordinator remembers that: " (its session ended 2 times)"."""
+    found = Counter(
+        f"it left: {each.reason}" if each.cause == LEFT and each.reason else CAUSES[each.cause]
+        for each in changes
+        if each.cause in CAUSES and (each.client_id, each.host) == (member.client_id, member.host)
+    )
+    texts = [f"{cause}, {count(times, 'time')}" for cause, times in found.most_common(3)]
+    return f" ({'; '.join(texts)})" if texts else ""
 
 
 def _returns(generations: tuple[Generation, ...]) -> dict[GroupMember, int]:

@@ -1,0 +1,109 @@
+"""Holds what a node remembers of its clients and groups, as one of Ottla's own requests returns it.
+
+Only Ottla's nodes remember this: the checks that need it are silent on other clusters. Times are milliseconds since
+1970 by the node's clock, durations are milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+JOINED: Final = 1
+LEFT: Final = 2
+SESSION: Final = 3
+REBALANCE_TIMEOUT: Final = 4
+"""Causes of a group's change, as on the wire (`docs/private-requests.md`)."""
+
+NO_API: Final = -1
+"""The API of what was no request of Kafka's protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """A change of a group, with the member that caused it. `reason`: what the client said. `timeout_ms`: the member's
+    rebalance timeout, -1 without a member."""
+
+    at_ms: int
+    generation: int
+    cause: int
+    member_id: str = ""
+    client_id: str = ""
+    host: str = ""
+    reason: str = ""
+    timeout_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ClientErrors:
+    """How often a client has received one error code from one API. `subject`: the topic, group or transactional id."""
+
+    client_id: str
+    principal: str
+    api: int
+    code: int
+    count: int
+    first_ms: int
+    last_ms: int
+    subject: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFigures:
+    """What a connection has done since it was opened.
+
+    `waits`: fetches that had to wait for records. `held_back`: those that waited for `max_wait_ms` although there were
+    records, but fewer bytes than `min_bytes`.
+    """
+
+    id: int
+    client_id: str
+    principal: str
+    host: str
+    software: str = ""
+    requests: int = 0
+    received_bytes: int = 0
+    throttled_ms: int = 0
+    fetches: int = 0
+    waits: int = 0
+    held_back: int = 0
+    min_bytes: int = 0
+    max_wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRequest:
+    """One of the slowest requests of the last minutes. `awaited`: what it waited for, as on the wire."""
+
+    took_ms: int
+    at_ms: int
+    api: int
+    client_id: str
+    principal: str
+    host: str
+    awaited: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicBatches:
+    """The batches that a node has appended to a topic since it started, and their records and bytes."""
+
+    topic: str
+    batches: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What one node remembers. `started_ms`: when the node started, which begins all counts."""
+
+    node: int
+    at_ms: int
+    started_ms: int = 0
+    changes: dict[str, tuple[GroupChange, ...]] = field(default_factory=dict[str, tuple[GroupChange, ...]])
+    errors: tuple[ClientErrors, ...] = ()
+    connections: tuple[ConnectionFigures, ...] = ()
+    slow: tuple[SlowRequest, ...] = ()
+    batches: tuple[TopicBatches, ...] = ()
