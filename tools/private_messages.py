@@ -70,4 +70,68 @@ response
     held_ms int64 default=-1
     lock_left_ms int64 default=-1
     next_try_ms int64 default=-1
+api DescribeObservations key=10901 versions=0-0 flexible=0
+request
+    group_id string? default=null
+response
+    throttle_time_ms int32
+    error_code int16
+    error_message string? default=null
+    now_ms int64
+    started_ms int64
+    groups []Group
+    errors []ClientError
+    connections []Connection
+    slow_requests []SlowRequest
+    topics []Topic
+  struct Group
+    group_id string
+    changes []Change
+  struct Change
+    at_ms int64
+    generation int32
+    cause int8
+    member_id string
+    client_id string
+    client_host string
+    reason string
+    rebalance_timeout_ms int32 default=-1
+  struct ClientError
+    client_id string
+    principal string
+    api_key int16
+    code int16
+    count int64
+    first_ms int64
+    last_ms int64
+    subject string
+    message string
+  struct Connection
+    id int64
+    client_id string
+    principal string
+    client_host string
+    listener string
+    software string
+    request_count int64
+    received_bytes int64
+    throttled_ms int64
+    fetch_count int64
+    wait_count int64
+    held_back_count int64
+    min_bytes int32
+    max_wait_ms int32
+  struct SlowRequest
+    took_ms int64
+    at_ms int64
+    api_key int16
+    client_id string
+    principal string
+    client_host string
+    awaited int8
+  struct Topic
+    name string
+    batch_count int64
+    record_count int64
+    byte_count int64
 """

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api import k10901_describe_observations
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.observations import slowest
@@ -17,6 +18,7 @@ from ottla.groups.history import CHANGES_MAX, Cause
 from ottla.machine import WallClock, WallMillis
 from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_observations import DescribeObservationsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from ottla.protocol.messages.offset_commit import (
@@ -207,6 +209,48 @@ def test_the_slowest_requests_of_two_periods_are_kept() -> None:
     assert ring.slowest(PERIOD_MS)[0].took_ms == 199
     assert [each.took_ms for each in ring.slowest(2 * PERIOD_MS)] == [50]
     assert not ring.slowest(4 * PERIOD_MS)
+
+
+# ---- the request -----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_says_what_it_remembers(stage: NodeStage) -> None:
+    stage.ask(_produce(), 9)
+    stage.ask(HeartbeatRequest("billing", 1, "gone"), 4)
+    stage.node.observations.groups.note(WallMillis(stage.now), "billing", 3, Cause.LEFT, _Member(1, ""), "why")
+    answer = stage.ask(DescribeObservationsRequest())
+    assert (answer.error_code, answer.now_ms) == (0, stage.now)
+    (group,) = answer.groups
+    (change,) = group.changes
+    assert (group.group_id, change.generation, change.cause, change.reason) == ("billing", 3, Cause.LEFT, "why")
+    (error,) = answer.errors
+    assert (error.client_id, error.api_key, error.count, error.subject) == (CLIENT, ApiKey.HEARTBEAT, 1, "billing")
+    (connection,) = answer.connections
+    assert (connection.principal, connection.request_count) == (ANONYMOUS, 3)
+    (topic,) = [each for each in answer.topics if each.name == "t"]
+    assert (topic.batch_count, topic.record_count) == (1, 1)
+
+
+def test_one_group_is_all_that_its_name_brings(stage: NodeStage) -> None:
+    for name in ("billing", "other"):
+        stage.node.observations.groups.note(WallMillis(stage.now), name, 3, Cause.LEFT)
+    answer = stage.ask(DescribeObservationsRequest("billing"))
+    assert [each.group_id for each in answer.groups] == ["billing"]
+    assert not answer.connections
+    assert not stage.ask(DescribeObservationsRequest("none")).groups
+
+
+def test_a_long_answer_is_built_in_slices(stage: NodeStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(10):
+        stage.node.observations.groups.note(WallMillis(stage.now), f"g{number}", 3, Cause.LEFT)
+    stage.ask(DescribeObservationsRequest())
+    whole = stage.ask(DescribeObservationsRequest())
+    monkeypatch.setattr(k10901_describe_observations, "SLICE_STEPS", 3)
+    asked = stage.send(DescribeObservationsRequest())
+    assert not asked.answered, "it took one turn"
+    stage.run()
+    assert asked.answer.groups == whole.groups
+    assert len(asked.answer.groups) == 10
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------

@@ -230,6 +230,7 @@ def test_a_user_without_rights_is_told_what_is_missing(tmp_path: Path) -> None:
         found = seen(locked)
         assert found.topics == ()
         assert any("disks of node 1" in each and "CLUSTER_AUTHORIZATION_FAILED" in each for each in found.unseen)
+        assert any("node 1 remembers" in each and "CLUSTER_AUTHORIZATION_FAILED" in each for each in found.unseen)
 
 
 def test_a_cluster_with_a_killed_node_and_after_it_is_back() -> None:

@@ -72,6 +72,14 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
         ),
         needs_lease=True,
     ),
+    "k10901_describe_observations": ApiSpec(
+        key=ApiKey.DESCRIBE_OBSERVATIONS,
+        versions=(0, 0),
+        acl=(
+            (Operation.DESCRIBE, ResourceType.CLUSTER),
+            (Operation.DESCRIBE, ResourceType.GROUP),
+        ),
+    ),
     "k10_find_coordinator": ApiSpec(
         key=ApiKey.FIND_COORDINATOR,
         versions=(0, 6),

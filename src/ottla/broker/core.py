@@ -326,6 +326,10 @@ class Core:
         if self.audit is not None:
             self.audit.logged_in(identity, mechanism, user, why)
 
+    def stranger(self, now: Millis, identity: Identity, why: str) -> None:
+        """A connection is closed because its client does not speak the protocol of the listener."""
+        self.observations.stranger(now, identity, why)
+
     @property
     def sasl(self) -> Sasl:
         """The authentication of clients on listeners with SASL, created by the first of them."""

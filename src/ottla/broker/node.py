@@ -94,6 +94,7 @@ class Node(Core):
         Raises StartRefusedError with one sentence when the directory belongs to another node or version, or the cluster
         is at a level of a feature that this version does not support.
         """
+        self.observations.start(now)
         files, directory = self.environment.files, self.environment.directory
         files.makedirs(directory)
         was_here = is_identified(files, directory)

@@ -11,16 +11,19 @@ log end; KIP-827 (disk sizes), KIP-664 (transactions), KIP-709 (offsets of many 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from ottla.client.client import EARLIEST, LATEST, MAX_TIMESTAMP, Client
 from ottla.client.connection import Connection
-from ottla.client.errors import ClientError, check
+from ottla.client.errors import ClientError, UnsupportedVersionError, check
+from ottla.client.observations import observations
 from ottla.client.transactions import READ_COMMITTED, UNDER_WAY
 from ottla.doctor.groups import groups_on
 from ottla.doctor.history import ROUND_BYTES, ROUNDS_MAX, History, frozen, windows
+from ottla.doctor.observed import Observed
+from ottla.doctor.remembered import observed
 from ottla.doctor.snapshot import (
     SHARE,
     UNSEEN_TOPIC,
@@ -32,7 +35,7 @@ from ottla.doctor.snapshot import (
     Topic,
     TopicPartition,
 )
-from ottla.doctor.words import size
+from ottla.doctor.words import count, size
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -93,6 +96,7 @@ class _Gathering:
         configs = self._configs(GROUP, [each.name for each in groups if each.type == SHARE])
         groups = [replace(each, configs=configs.get(each.name, ({}, frozenset()))[0]) for each in groups]
         history = self._history(since_ms, topics, led) if history_ms else History()
+        remembered = tuple(self._observed())
         return Snapshot(
             int(time.time() * 1000),
             metadata.cluster_id or "",
@@ -103,6 +107,7 @@ class _Gathering:
             tuple(self.unseen),
             frozen(history.commits),
             frozen(history.generations),
+            remembered,
         )
 
     def _tried(self, what: str, ask: Callable[[], T], otherwise: T) -> T:
@@ -240,6 +245,24 @@ class _Gathering:
             own = frozenset(each.name for each in result.configs if each.config_source == SET_ON_TOPIC)
             found[result.resource_name] = values, own
         return found
+
+    # ---- what nodes remember ---------------------------------------------------------------------------------------
+
+    def _observed(self) -> Iterator[Observed]:
+        """What Ottla's nodes remember; notes the nodes that do not say."""
+        silent: list[int] = []
+        for node_id, answer in observations(self.client, self.reached).items():
+            if isinstance(answer, UnsupportedVersionError):
+                silent.append(node_id)
+            elif isinstance(answer, ClientError):
+                self.unseen[f"what node {node_id} remembers of its clients: {answer}"] = None
+            else:
+                yield observed(node_id, answer)
+        if silent:
+            checks = "the checks that need it (docs/doctor.md) cannot know"
+            self.unseen[f"what {count(len(silent), 'node')} saw of clients, which only Ottla remembers: {checks}"] = (
+                None
+            )
 
     # ---- groups' past ----------------------------------------------------------------------------------------------
 

@@ -84,6 +84,8 @@ class NodePort(Protocol):
 
     def logged_in(self, identity: Identity, mechanism: str, user: str = "", why: str | None = None) -> None: ...
 
+    def stranger(self, now: Millis, identity: Identity, why: str) -> None: ...
+
 
 class Shell(Protocol):
     """The interface of the server that a connection belongs to, `main.Server`."""
@@ -216,6 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._channel.closing:
             if not (self._is_secured or expected):
                 self._node.logged_in(self._channel.identity, BY_CERTIFICATE, why=why)
+                self._node.stranger(self._server.now(), self._channel.identity, why)
             self._channel.close()
             log.log(
                 logging.DEBUG if expected else logging.INFO,
@@ -425,6 +428,8 @@ class Connection(asyncio.BufferedProtocol):
         if 0 <= size < REQUEST_BYTES_MIN:
             return self.close(f"a request of {size} bytes names no API")
         known = stranger(bytes(view[position : position + 4]))
+        if known is not None:
+            self._node.stranger(self._server.now(), self._channel.identity, known)
         self.close(known or f"a request claims {size} bytes, the limit is {self._size_max}")
 
     def _ask_turn(self, *, is_light: bool = False) -> None:

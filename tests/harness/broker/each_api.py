@@ -41,6 +41,7 @@ from ottla.protocol.messages import (
     describe_delegation_token,
     describe_groups,
     describe_log_dirs,
+    describe_observations,
     describe_producers,
     describe_quorum,
     describe_share_group_offsets,
@@ -383,6 +384,9 @@ class EachApi:
         topics = [describe_share_group_offsets.DescribeShareGroupOffsetsRequestTopic("t", [0])]
         groups = [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup("share", topics)]
         return describe_share_group_offsets.DescribeShareGroupOffsetsRequest(groups)
+
+    def _describe_observations(self) -> Any:
+        return describe_observations.DescribeObservationsRequest("g")
 
     def _describe_share_partitions(self) -> Any:
         of = describe_share_partitions

@@ -3,7 +3,7 @@
 Only an answer with an error costs more than a look at its error codes.
 
 Invariants: at most `KEPT` counters exist; the one that has not changed for the longest time is dropped first. No text
-is longer than `TEXT_MAX` characters.
+is longer than `TEXT_MAX` characters, and no message longer than `MESSAGE_MAX`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from ottla.protocol.apis import ApiKey
 
 KEPT: Final = 1_000
 TEXT_MAX: Final = 100
+MESSAGE_MAX: Final = 150
 NO_API: Final = -1
-"""The API of what was no request of Kafka's protocol."""
+"""The API of what was no request of Kafka's protocol. Its client is counted by host, in the place of the principal."""
 
 NESTED: Final[dict[int, tuple[str, ...]]] = {
     ApiKey.LIST_OFFSETS: ("topics", "partitions"),
@@ -92,7 +93,7 @@ class Errors:
         counted.count += 1
         counted.last_ms = at_ms
         counted.subject = subject[:TEXT_MAX]
-        counted.message = (message or "")[:TEXT_MAX]
+        counted.message = (message or "")[:MESSAGE_MAX]
         if len(self._counts) > KEPT:
             del self._counts[next(iter(self._counts))]
 

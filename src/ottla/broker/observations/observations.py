@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ottla.broker.channel import Channel
-from ottla.broker.observations.errors import TEXT_MAX, Errors
+from ottla.broker.client_identity import Identity
+from ottla.broker.observations.errors import NO_API, TEXT_MAX, Errors
 from ottla.broker.observations.slowest import Awaited, Slowest
 from ottla.broker.requests import Request
 from ottla.groups.history import GroupHistory
-from ottla.machine import Millis, WallClock
+from ottla.machine import Millis, WallClock, WallMillis
 
 CONNECTIONS_MAX: Final = 10_000
 """Connections that are listed: later ones are not, until earlier ones are closed."""
@@ -23,7 +24,7 @@ CONNECTIONS_MAX: Final = 10_000
 class Observations:
     """The rings of one node."""
 
-    __slots__ = ("_channels", "_wall", "errors", "groups", "slowest")
+    __slots__ = ("_channels", "_wall", "errors", "groups", "slowest", "started_ms")
 
     def __init__(self, wall: WallClock) -> None:
         self._wall = wall
@@ -31,6 +32,11 @@ class Observations:
         self.groups = GroupHistory()
         self.errors = Errors()
         self.slowest = Slowest()
+        self.started_ms = WallMillis(0)
+        """When the node started, which begins all counts."""
+
+    def start(self, now: Millis) -> None:
+        self.started_ms = self._wall.at(now)
 
     # ---- connections -----------------------------------------------------------------------------------------------
 
@@ -69,6 +75,11 @@ class Observations:
         """A client receives this error, about this topic, in an answer that its handler has encoded."""
         principal = str(channel.identity.principal)
         self.errors.note(self._wall.at(now), client_id or "", principal, api_key, code, subject, message)
+
+    def stranger(self, now: Millis, identity: Identity, why: str) -> None:
+        """A connection is closed because its client speaks another protocol, as `why` says."""
+        host = identity.address.client_host
+        self.errors.note(self._wall.at(now), "", host, NO_API, 0, host, why)
 
     def waited(self, now: Millis, request: Request, awaited: Awaited | None) -> None:
         """A parked request is answered. `awaited`: what it waited for, None if that is no sign of slowness."""

@@ -96,6 +96,7 @@ class ApiKey(IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
     DESCRIBE_SHARE_PARTITIONS = 10900
+    DESCRIBE_OBSERVATIONS = 10901
 
 
 API_TABLE: tuple[tuple[int, str, int, int, int, str | None], ...] = (
@@ -190,4 +191,5 @@ API_TABLE: tuple[tuple[int, str, int, int, int, str | None], ...] = (
     (91, "AlterShareGroupOffsets", 0, 0, 0, "alter_share_group_offsets"),
     (92, "DeleteShareGroupOffsets", 0, 0, 0, "delete_share_group_offsets"),
     (10900, "DescribeSharePartitions", 0, 0, 0, "describe_share_partitions"),
+    (10901, "DescribeObservations", 0, 0, 0, "describe_observations"),
 )

@@ -1,0 +1,83 @@
+"""Reads what Ottla's nodes remember into a snapshot."""
+
+from __future__ import annotations
+
+from ottla.doctor.observed import (
+    ClientErrors,
+    ConnectionFigures,
+    GroupChange,
+    Observed,
+    SlowRequest,
+    TopicBatches,
+)
+from ottla.protocol.messages.describe_observations import DescribeObservationsResponse
+
+
+def observed(node: int, answer: DescribeObservationsResponse) -> Observed:
+    """What a node's answer says."""
+    return Observed(
+        node,
+        answer.now_ms,
+        answer.started_ms,
+        {
+            group.group_id: tuple(
+                GroupChange(
+                    each.at_ms,
+                    each.generation,
+                    each.cause,
+                    each.member_id,
+                    each.client_id,
+                    each.client_host,
+                    each.reason,
+                    each.rebalance_timeout_ms,
+                )
+                for each in group.changes
+            )
+            for group in answer.groups
+        },
+        tuple(
+            ClientErrors(
+                each.client_id,
+                each.principal,
+                each.api_key,
+                each.code,
+                each.count,
+                each.first_ms,
+                each.last_ms,
+                each.subject,
+                each.message,
+            )
+            for each in answer.errors
+        ),
+        tuple(
+            ConnectionFigures(
+                each.id,
+                each.client_id,
+                each.principal,
+                each.client_host,
+                each.software,
+                each.request_count,
+                each.received_bytes,
+                each.throttled_ms,
+                each.fetch_count,
+                each.wait_count,
+                each.held_back_count,
+                each.min_bytes,
+                each.max_wait_ms,
+            )
+            for each in answer.connections
+        ),
+        tuple(
+            SlowRequest(
+                each.took_ms,
+                each.at_ms,
+                each.api_key,
+                each.client_id,
+                each.principal,
+                each.client_host,
+                each.awaited,
+            )
+            for each in answer.slow_requests
+        ),
+        tuple(TopicBatches(each.name, each.batch_count, each.record_count, each.byte_count) for each in answer.topics),
+    )
