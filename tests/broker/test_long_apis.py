@@ -41,7 +41,6 @@ SLICED = {
     47: "broker/test_offset_slices.py::test_what_is_deleted_in_slices_is_what_one_request_deletes",
     78: "share/test_acknowledging_slices.py::test_a_fetch_that_acknowledges_much_is_answered_once_and_with_records",
     79: "share/test_acknowledging_slices.py::test_many_acknowledgements_leave_the_others_their_turn",
-    10_901: "broker/test_observations.py::test_a_long_answer_is_built_in_slices",
     10_900: "share/test_described_runs.py::test_a_long_answer_is_built_in_slices",
 }
 """API keys: the tests of those that are not among `LONG`."""

@@ -63,7 +63,7 @@ def _errors(stage: NodeStage) -> dict[tuple[ApiKey, ErrorCode], ErrorCount]:
     }
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------------------------
 
 
 def test_an_error_is_counted_with_its_client_its_principal_and_its_group(stage: NodeStage) -> None:
@@ -131,7 +131,7 @@ def _element(kind: Any, name: str) -> Any:
     return getattr(sys.modules[kind.__module__], text)
 
 
-# ---- connections -----------------------------------------------------------------------------------------------------
+# ---- connections ---------------------------------------------------------------------------------------------------
 
 
 def test_a_connection_counts_its_requests_and_is_forgotten_when_it_closes(stage: NodeStage) -> None:
@@ -178,7 +178,7 @@ def test_a_fetch_that_waits_for_its_first_record_is_not_held_back(stage: NodeSta
     assert not stage.node.observations.slowest.slowest(stage.now)
 
 
-# ---- slow requests ---------------------------------------------------------------------------------------------------
+# ---- slow requests -------------------------------------------------------------------------------------------------
 
 
 def test_a_produce_that_waits_for_the_disk_is_slow(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_the_slowest_requests_of_two_periods_are_kept() -> None:
     assert not ring.slowest(4 * PERIOD_MS)
 
 
-# ---- the request -----------------------------------------------------------------------------------------------------
+# ---- the request ---------------------------------------------------------------------------------------------------
 
 
 def test_a_node_says_what_it_remembers(stage: NodeStage) -> None:
@@ -253,9 +253,9 @@ def test_a_long_answer_is_built_in_slices(stage: NodeStage, monkeypatch: pytest.
     assert len(asked.answer.groups) == 10
 
 
-# ---- bounds ----------------------------------------------------------------------------------------------------------
+# ---- bounds --------------------------------------------------------------------------------------------------------
 
-OBSERVED_BYTES_MAX = 24 << 20
+OBSERVED_BYTES_MAX = 24_000_000
 """As docs/operations.md says."""
 
 

@@ -1,5 +1,6 @@
 """Faults that only a node can remember, on a real node: what the doctor says of them, and what it says without."""
 
+import importlib
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +12,12 @@ from ottla.client import Client
 from ottla.client.errors import ClientError, UnsupportedVersionError
 from ottla.client.observations import observations
 from ottla.doctor import Evidence, Snapshot, diagnose, gather
-from ottla.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
+from ottla.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    OpData,
+    RequestEntityData,
+    RequestEntryData,
+)
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
@@ -89,7 +95,7 @@ def test_a_client_that_a_quota_slows_down(broker: EmbeddedBroker) -> None:
     producer.flush(30)
     first = _seen(broker)
     with _client(broker, "admin") as client:
-        entry = EntryData([EntityData("client-id", "greedy")], [OpData("producer_byte_rate", 1_000.0)])
+        entry = RequestEntryData([RequestEntityData("client-id", "greedy")], [OpData("producer_byte_rate", 1_000.0)])
         assert client.send(AlterClientQuotasRequest([entry])).entries[0].error_code == 0
     assert not _findings(broker, "throttled", first)
     producer.produce(name, b"x" * 100_000)
@@ -138,7 +144,7 @@ def test_on_other_kafkas_the_doctor_says_that_it_cannot_know(
     def unserved(client: Client, node_ids: list[int]) -> dict[int, ClientError]:
         return {node_id: UnsupportedVersionError("no") for node_id in node_ids}
 
-    monkeypatch.setattr("ottla.doctor.gather.observations", unserved)
+    monkeypatch.setattr(importlib.import_module("ottla.doctor.gather"), "observations", unserved)
     found = _seen(broker)
     assert found.observed == ()
     assert [each for each in found.unseen if "only Ottla remembers" in each and "1 node" in each]

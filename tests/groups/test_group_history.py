@@ -147,7 +147,7 @@ def test_a_static_member_that_comes_back_is_remembered() -> None:
     assert _who(group.changes) == [(Cause.JOINED, "a"), (Cause.RETURNED, "a")]
 
 
-# ---- consumer groups -------------------------------------------------------------------------------------------------
+# ---- consumer groups -----------------------------------------------------------------------------------------------
 
 
 def test_a_consumer_group_remembers_joins_leaves_and_sessions() -> None:
@@ -199,7 +199,7 @@ def test_a_refused_heartbeat_leaves_nothing() -> None:
     assert not len(stage.history)
 
 
-# ---- bounds ----------------------------------------------------------------------------------------------------------
+# ---- bounds --------------------------------------------------------------------------------------------------------
 
 
 class _Member:

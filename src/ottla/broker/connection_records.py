@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class ConnectionRecord:
-    """What one connection has done since it was opened. The counters only grow.
+    """The figures of one connection since it was opened. The counters only grow.
 
     - `client_id`: that of its first request, empty if none has been decoded.
     - `requests`, `received_bytes`: the requests that were received, and their bytes.

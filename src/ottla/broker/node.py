@@ -271,7 +271,7 @@ class Node(Core):
         else:
             header, body = decoded
         request = Request(channel, served.key, version, correlation_id, header.client_id, now, body)
-        if channel.record.requests == 1:
+        if not channel.record.client_id:
             self.observations.named(channel, request.client_id)
         elsewhere = served.is_forwarded and not self.members.is_controller
         answer = self.forwarding.forward(request) if elsewhere else served.handle(self, request)

@@ -30,7 +30,7 @@ class ParkedWork:
     __slots__ = ()
 
     def awaits(self, request: Request) -> Awaited | None:
-        """What the request waits for; None if a long wait is no sign of slowness."""
+        """The reason for the wait; None if a long wait is no sign of slowness."""
         return None
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:

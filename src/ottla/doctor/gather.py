@@ -249,7 +249,7 @@ class _Gathering:
     # ---- what nodes remember ---------------------------------------------------------------------------------------
 
     def _observed(self) -> Iterator[Observed]:
-        """What Ottla's nodes remember; notes the nodes that do not say."""
+        """The memory of each of Ottla's nodes; notes the nodes that do not report it."""
         silent: list[int] = []
         for node_id, answer in observations(self.client, self.reached).items():
             if isinstance(answer, UnsupportedVersionError):

@@ -51,7 +51,7 @@ class ClientErrors:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFigures:
-    """What a connection has done since it was opened.
+    """The figures of a connection since it was opened.
 
     `waits`: fetches that had to wait for records. `held_back`: those that waited for `max_wait_ms` although there were
     records, but fewer bytes than `min_bytes`.
@@ -97,7 +97,7 @@ class TopicBatches:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What one node remembers. `started_ms`: when the node started, which begins all counts."""
+    """The memory of one node. `started_ms`: when the node started, which begins all counts."""
 
     node: int
     at_ms: int

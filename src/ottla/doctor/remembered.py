@@ -14,7 +14,7 @@ from ottla.protocol.messages.describe_observations import DescribeObservationsRe
 
 
 def observed(node: int, answer: DescribeObservationsResponse) -> Observed:
-    """What a node's answer says."""
+    """The memory of a node, from its answer."""
     return Observed(
         node,
         answer.now_ms,

@@ -385,8 +385,9 @@ class EachApi:
         groups = [describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup("share", topics)]
         return describe_share_group_offsets.DescribeShareGroupOffsetsRequest(groups)
 
-    def _describe_observations(self) -> Any:
-        return describe_observations.DescribeObservationsRequest("g")
+    def _describe_observations(self) -> list[Asking]:
+        of = describe_observations.DescribeObservationsRequest
+        return [(of("g"), None), (of(None), None)]
 
     def _describe_share_partitions(self) -> Any:
         of = describe_share_partitions

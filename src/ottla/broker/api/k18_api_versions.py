@@ -62,6 +62,7 @@ def receive(
         answer.throttle_time_ms = node.throttle.charge(now, channel, None)
         return [encode_response(RequestHeader(SPEC.key, 0, correlation_id), answer)]
     header, position = decode_request_header(frame)
+    node.observations.named(channel, header.client_id or "")
     request, _ = ApiVersionsRequest.decode(frame, position, version)
     if version >= _CLIENT_NAME_SINCE and not _named(request):
         answer = ApiVersionsResponse(ErrorCode.INVALID_REQUEST)

@@ -1,6 +1,6 @@
 """Counts the errors that clients receive, by client id, principal, API and code.
 
-Only an answer with an error costs more than a look at its error codes.
+Reading the error codes of an answer is cheap; only an answer with an error costs more.
 
 Invariants: at most `KEPT` counters exist; the one that has not changed for the longest time is dropped first. No text
 is longer than `TEXT_MAX` characters, and no message longer than `MESSAGE_MAX`.

@@ -46,7 +46,7 @@ class Observations:
             self._channels[channel.identity.address.connection_id] = channel
 
     def named(self, channel: Channel, client_id: str) -> None:
-        """The first request of a connection has this client id."""
+        """A request of a connection that has no client id yet has this one."""
         channel.record.client_id = client_id[:TEXT_MAX]
 
     def disconnected(self, now: Millis, connection_id: int) -> None:

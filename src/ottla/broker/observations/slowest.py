@@ -24,7 +24,7 @@ TEXT_MAX: Final = 100
 
 
 class Awaited(IntEnum):
-    """What a request waited for. The values are those of the wire."""
+    """Reasons for a request to wait. The values are those of the wire."""
 
     WORK = 0
     """Its own work, in turns with that of other clients."""

@@ -25,7 +25,7 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 
 RECENT_MS: Final = 10 * 60_000
-"""What is longer ago is no finding."""
+"""Older events are no finding."""
 DROPPED: Final = 2
 """So many recent drops of one client are a finding."""
 REPEATED: Final = 3
@@ -46,7 +46,7 @@ MANY_BATCHES: Final = 500
 """Batches a second to a topic from which on their size matters."""
 
 
-# ---- why members were dropped ----------------------------------------------------------------------------------------
+# ---- why members were dropped --------------------------------------------------------------------------------------
 
 
 def slow_polls(evidence: Evidence) -> Iterator[Finding]:
@@ -91,7 +91,7 @@ def _is_slow_poll(evidence: Evidence, group: str, change: GroupChange) -> bool:
     return abs(pause - change.timeout_ms) <= ABOUT * change.timeout_ms
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------------------------
 
 
 def refused_commits(evidence: Evidence) -> Iterator[Finding]:
@@ -194,7 +194,7 @@ def _is_recent(evidence: Evidence, errors: ClientErrors) -> bool:
     return evidence.last.at_ms - errors.last_ms <= RECENT_MS
 
 
-# ---- connections -----------------------------------------------------------------------------------------------------
+# ---- connections ---------------------------------------------------------------------------------------------------
 
 
 def throttled(evidence: Evidence) -> Iterator[Finding]:
@@ -283,12 +283,12 @@ def _connections(evidence: Evidence) -> Iterator[tuple[ConnectionFigures, Connec
 
 
 def _same_nodes(evidence: Evidence) -> Iterator[Observed]:
-    """What nodes remembered at the first snapshot that have not started again since."""
+    """The first snapshot of each node that has not started again since."""
     last = {node.node: node.started_ms for node in evidence.last.observed}
     return (node for node in evidence.first.observed if last.get(node.node) == node.started_ms)
 
 
-# ---- batches ---------------------------------------------------------------------------------------------------------
+# ---- batches -------------------------------------------------------------------------------------------------------
 
 
 def small_batches(evidence: Evidence) -> Iterator[Finding]:
