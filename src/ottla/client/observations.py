@@ -13,8 +13,8 @@ from ottla.protocol.messages.describe_observations import DescribeObservationsRe
 def observations(
     client: Client, node_ids: Iterable[int], group_id: str | None = None
 ) -> dict[int, DescribeObservationsResponse | ClientError]:
-    """The answer of each node, or the reason for which it gave none: UnsupportedVersionError if it remembers nothing, BrokerError if
-    the user may not describe the cluster.
+    """The answer of each node, or its error: UnsupportedVersionError if it remembers nothing, BrokerError if the user
+    may not describe the cluster.
 
     `group_id`: only why this group changed, which needs the right to describe the group.
     """
