@@ -13,14 +13,14 @@ from ottla.broker.observations import slowest
 from ottla.broker.observations.errors import KEPT, NESTED, TEXT_MAX, ErrorCount, Errors
 from ottla.broker.observations.observations import CONNECTIONS_MAX, Observations
 from ottla.broker.observations.slowest import PERIOD_MS, Awaited, Slowest
-from ottla.broker.requests import Request
+from ottla.broker.requests import NODE_REQUEST, Request
 from ottla.groups.history import CHANGES_MAX, Cause
 from ottla.machine import WallClock, WallMillis
 from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_observations import DescribeObservationsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from ottla.protocol.messages.heartbeat import HeartbeatRequest
+from ottla.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -192,6 +192,14 @@ def test_a_produce_that_waits_for_the_disk_is_slow(tmp_path: Path) -> None:
     assert asked.answered
     (slow,) = stage.node.observations.slowest.slowest(stage.now)
     assert (slow.took_ms, slow.awaited) == (300, Awaited.DISK)
+
+
+def test_the_nodes_own_requests_are_not_remembered(stage: NodeStage) -> None:
+    seen = stage.node.observations
+    seen.answered(stage.now, NODE_REQUEST, HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR))
+    seen.waited(stage.now, NODE_REQUEST, Awaited.COORDINATOR)
+    assert not len(seen.errors)
+    assert not seen.slowest.slowest(stage.now)
 
 
 def _request(client_id: str = CLIENT, principal: str = "ada", connection: int = 1) -> Request:

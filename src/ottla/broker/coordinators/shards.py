@@ -31,7 +31,7 @@ from ottla.broker.coordinators.loading import Loading
 from ottla.broker.coordinators.remote_shards import Elsewhere
 from ottla.broker.effects import Parked
 from ottla.broker.environment import Environment
-from ottla.broker.observations.slowest import Awaited
+from ottla.broker.observations.slowest import WAIT_FOR_MEMBERS, Awaited
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.partitions.leadership import Leadership
 from ottla.broker.partitions.partition import Partition
@@ -55,16 +55,12 @@ from ottla.machine import (
     Ticket,
     WallClock,
 )
-from ottla.protocol.apis import ApiKey
 from ottla.protocol.coordinator_records import SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC, partition_of
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import BatchHeader, peek
 from ottla.protocol.records.control import EndTransactionMarker, decode_marker
 from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import Record, build_batch, decode_records
-
-_WAIT_FOR_MEMBERS: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-"""APIs whose requests wait for other members of a group."""
 
 LOAD_SLICE_BYTES: Final = 128 * 1024
 """How much of a log is replayed at once: some 20 ms of work."""
@@ -147,7 +143,7 @@ class CoordinatorRequest(ParkedWork):
         self.ticket: Ticket = NO_STEP
 
     def awaits(self, request: Request) -> Awaited | None:
-        return None if request.api_key in _WAIT_FOR_MEMBERS else Awaited.COORDINATOR
+        return None if request.api_key in WAIT_FOR_MEMBERS else Awaited.COORDINATOR
 
     def finish(self, request: Request) -> Any:
         """The answer of the request, once every reply is in; None if its connection is closed instead."""

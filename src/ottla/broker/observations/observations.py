@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ottla.broker.channel import Channel
-from ottla.broker.client_identity import Identity
+from ottla.broker.client_identity import NODE_ITSELF, Identity
 from ottla.broker.observations.errors import NO_API, TEXT_MAX, Errors
 from ottla.broker.observations.slowest import Awaited, Slowest
 from ottla.broker.requests import Request
@@ -59,8 +59,9 @@ class Observations:
     # ---- answers ---------------------------------------------------------------------------------------------------
 
     def answered(self, now: Millis, request: Request, message: Any) -> None:
-        """A request is answered with this message."""
-        self.errors.note_answer(self._wall.at(now), request, message)
+        """A request is answered with this message. The node's own requests are not remembered."""
+        if request.identity is not NODE_ITSELF:
+            self.errors.note_answer(self._wall.at(now), request, message)
 
     def refused(
         self,
@@ -84,5 +85,5 @@ class Observations:
     def waited(self, now: Millis, request: Request, awaited: Awaited | None) -> None:
         """A parked request is answered. `awaited`: what it waited for, None if that is no sign of slowness."""
         took_ms = now - request.begun
-        if awaited is not None and took_ms >= self.slowest.least_ms:
+        if awaited is not None and took_ms >= self.slowest.least_ms and request.identity is not NODE_ITSELF:
             self.slowest.note(now, self._wall.at(now), request, took_ms, awaited)

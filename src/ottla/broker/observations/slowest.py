@@ -15,12 +15,15 @@ from typing import Final, NamedTuple
 
 from ottla.broker.requests import Request
 from ottla.machine import Millis, WallMillis
+from ottla.protocol.apis import ApiKey
 
 KEPT: Final = 32
 PERIOD_MS: Final = 5 * 60_000
 SLOW_MS: Final = 10
 """A faster request is not kept."""
 TEXT_MAX: Final = 100
+WAIT_FOR_MEMBERS: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+"""APIs whose requests wait for other members of a group."""
 
 
 class Awaited(IntEnum):
