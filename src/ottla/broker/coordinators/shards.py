@@ -87,14 +87,11 @@ _COORDINATOR_ERRORS: Final = {
 }
 """The error that a coordinator's client gets when an append fails with the first."""
 
-
 SHARDS_PER_TICK: Final = 4
 """How many shards take a due step before requests have their turn: a step may be milliseconds of work."""
 
-
 SUSPENDED_MS: Final = 100
 """How long due work is deferred on a node without contact to its cluster, before the next check, in milliseconds."""
-
 
 _TIMED: Final = {
     SHARE_GROUP_STATE_TOPIC: Timed.SHARE_STATE,
