@@ -73,6 +73,7 @@ ASKED: dict[str, str] = {
     "consumer_groups": "ConsumerGroupHeartbeat ConsumerGroupDescribe",
     "share_groups": "ShareGroupHeartbeat ShareGroupDescribe ShareFetch ShareAcknowledge DescribeShareGroupOffsets "
     "AlterShareGroupOffsets DeleteShareGroupOffsets",
+    "streams_groups": "StreamsGroupHeartbeat StreamsGroupDescribe",
     "share_state": "InitializeShareGroupState ReadShareGroupState WriteShareGroupState DeleteShareGroupState "
     "ReadShareGroupStateSummary",
     "transactions": "InitProducerId AddPartitionsToTxn AddOffsetsToTxn EndTxn TxnOffsetCommit WriteTxnMarkers "

@@ -11,6 +11,7 @@ from ..stage import Stage
 from . import consumer_groups as consumers
 from . import share_groups as shares
 from .transactions import Producer
+from .unconfigured import UNSUPPORTED_VERSION, set_streams_version
 
 SECURED = True
 
@@ -175,6 +176,20 @@ def without_starts(answer: dict[str, Any]) -> dict[str, Any]:
         for topic in group.get("topics", []):
             topic["partitions"] = len(topic["partitions"])
     return answer
+
+
+def streams_groups(s: Stage) -> None:
+    """With the feature streams.version at 0, at which nobody is asked for rights."""
+    m = Matrix(s, "streams_groups")
+    if s.slow:
+        set_streams_version(s, 0)
+        asked = {"group_id": m.shown("g"), "member_id": "m"}
+        s.until(lambda answer: answer.error_code == UNSUPPORTED_VERSION, "StreamsGroupHeartbeat", **asked)
+    for step, group in (("granted", m.shown("g")), ("hidden", m.hidden("g"))):
+        m.ask(K.STREAMS_GROUP_HEARTBEAT, step)(group_id=group, member_id="m")
+    m.ask(K.STREAMS_GROUP_DESCRIBE, "two")(group_ids=[m.shown("g"), m.hidden("g")])
+    if s.slow:
+        set_streams_version(s, 1)
 
 
 def share_state(s: Stage) -> None:

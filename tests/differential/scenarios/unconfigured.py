@@ -111,7 +111,7 @@ def streams_groups(s: Stage) -> None:
     """With the feature streams.version at 0, which Kafka is asked for first."""
     heartbeat, asked = "StreamsGroupHeartbeat", {"group_id": s.name("g"), "member_id": "m"}
     if s.slow:
-        _set_streams_version(s, 0)
+        set_streams_version(s, 0)
         s.until(lambda answer: answer.error_code == UNSUPPORTED_VERSION, heartbeat, **asked)
     s.ask("heartbeat", heartbeat, "all", **asked)
     s.ask("heartbeat without a group", heartbeat, "all", group_id="", member_id="m")
@@ -119,9 +119,9 @@ def streams_groups(s: Stage) -> None:
     s.ask("describe two", "StreamsGroupDescribe", "all", group_ids=[s.name("g"), s.name("h")])
     s.ask("describe one twice", "StreamsGroupDescribe", "all", group_ids=[s.name("g")] * 2)
     if s.slow:
-        _set_streams_version(s, 1)
+        set_streams_version(s, 1)
 
 
-def _set_streams_version(s: Stage, level: int) -> None:
+def set_streams_version(s: Stage, level: int) -> None:
     change = {"feature": "streams.version", "max_version_level": level, "upgrade_type": 1 if level else 2}
     s.send("UpdateFeatures", 2, timeout_ms=5000, feature_updates=[change])
