@@ -4,10 +4,16 @@ seeds, and those that failed once.
 The longer slice is `make sim SEEDS=200 ARGS="--workload cluster-transactions"`.
 """
 
+from contextlib import suppress
+
 import pytest
 
+from ottla.metadata.store import ABSENT, ConflictError, Put
+from ottla.metadata.topics import TopicRecord, key_of, placed_on
 from ottla.sim.__main__ import WORKLOADS
 from ottla.sim.workloads.clustered_access import ClusteredAccessRun
+from ottla.sim.workloads.clustered_admins import ClusteredAdminsRun
+from ottla.sim.workloads.elected_cluster import ElectedCluster
 from tests.sim.test_seeds import each_of, kept
 
 CLUSTERED = ("cluster-transactions", "cluster-groups", "cluster-share")
@@ -30,6 +36,28 @@ def test_administrators_are_told_what_is_so(seed: int) -> None:
     outcome = WORKLOADS["cluster-admins"](seed).outcome()
     assert outcome.failure is None, outcome.failure
     assert outcome.lives > 3
+
+
+def test_the_audit_waits_for_the_answers_to_all_administrators() -> None:
+    workload = ClusteredAdminsRun(1).workload
+    workload.admin.created = True
+    assert workload.missing({}) is None
+    workload.racers[2].is_waiting = True
+    assert workload.missing({}) == "racer-2 waits for an answer"
+
+
+def test_another_writer_creates_a_topic_under_an_id_of_its_own() -> None:
+    """The id of an attempt to create a topic shows its node whether the topic is its own."""
+    cluster = ElectedCluster(1)
+    wanted = TopicRecord(bytes(range(16)), {}, placed_on(1, 2))
+    way = cluster.ways[1]
+    way.rivals = 1.0
+    with suppress(ConflictError):
+        way.commit([Put(key_of("t"), wanted.encode(), ABSENT)])
+    row = cluster.store.get(key_of("t"))
+    assert row is not None
+    made = TopicRecord.decode(row.value)
+    assert (made.partitions, made.topic_id != wanted.topic_id) == (wanted.partitions, True)
 
 
 @pytest.mark.parametrize("seed", each_of((10,), kept("cluster-access")))

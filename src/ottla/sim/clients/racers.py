@@ -37,6 +37,7 @@ NOT_DONE = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.NOT_CONTROLLER,
+        ErrorCode.INVALID_REPLICATION_FACTOR,  # too few nodes are present now
     }
 )
 """Errors that promise that the request had and will have no effect."""
@@ -81,21 +82,22 @@ class Racer(KafkaClient):
         """The acknowledged number, which its group has at least."""
         self.unheard: set[int] = set()
         """Numbers with an unknown outcome; another node may still forward them."""
+        self.is_waiting = False
+        """Whether a request is in flight."""
         self._tried = 0
-        self._busy = False
         self.after(self.rng.randrange(1_000 * MS), self.connect)
         self.after(1_000 * MS, self._work)
 
     def gone(self) -> None:
-        self._busy = False
+        self.is_waiting = False
 
     def _work(self) -> None:
         if not self.works:
             return
         self.after(self.rng.randrange(50 * MS, 800 * MS), self._work)
-        if self.connection is None or self._busy:
+        if self.connection is None or self.is_waiting:
             return
-        self._busy = True
+        self.is_waiting = True
         self.rng.choice((self._make, self._make, self._delete, self._raise_number))()
 
     def _make(self) -> None:
@@ -140,7 +142,7 @@ class Racer(KafkaClient):
     ) -> None:
         """Count the result of a request. `perhaps_twice`: a node may have forwarded the request twice, and the answer
         may be that of the second one."""
-        self._busy = False
+        self.is_waiting = False
         code = ErrorCode.REQUEST_TIMED_OUT if results is None else results[0].error_code
         if perhaps_twice and code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS):
             code = ErrorCode.REQUEST_TIMED_OUT
@@ -161,7 +163,7 @@ class Racer(KafkaClient):
         self.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, self._raised, self._tried)
 
     def _raised(self, message: Any, number: int) -> None:
-        self._busy = False
+        self.is_waiting = False
         if message is not None and message.responses[0].error_code == 0:
             self.told = number
         elif self.follows:

@@ -2,8 +2,7 @@
 
     7   in-sync and eligible replicas are replicas, none is both; a leader is in sync; only active nodes join, in the
         broker epoch that was named; epochs only rise
-    9   only the incarnation of the node that has the controller's claim writes the partitions in a topic's row; a
-        former controller may write configs, because a row that another node has changed is read again first
+    9   only the incarnation of the node that has the controller's claim writes topics
     3   a leader that was elected cleanly was in sync, or eligible
 
 The numbers are those of the invariants of a replicated log (`replica_checkers`).
@@ -57,8 +56,6 @@ class WatchedStore(SimStore):
         self, key: str, old: Versioned | None, new: TopicRecord | None, claim: ControllerRecord | None
     ) -> None:
         known = None if old is None else TopicRecord.decode(old.value)
-        if new is not None and known is not None and new == replace(known, configs=new.configs):
-            return
         incarnation = None if self.writer is None else self._incarnation_of(self.writer)
         if claim is None or (claim.node_id, claim.incarnation) != (self.writer, incarnation):
             raise InvariantError(f"9: {key} is written by node {self.writer}, and {claim} is the controller")
@@ -115,3 +112,10 @@ class OwnStore(FarStore):
             return super().commit(writes, guards)
         finally:
             self._watched.writer = None
+
+    def by_rival(self, write: Put) -> bytes:
+        """A topic of another client has another id: the one in `write` names an attempt of this client's request."""
+        if not write.key.startswith(TOPIC_PREFIX):
+            return write.value
+        record = TopicRecord.decode(write.value)
+        return replace(record, topic_id=record.topic_id[::-1]).encode()

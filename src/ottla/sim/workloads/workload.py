@@ -199,6 +199,9 @@ class Workload:
         for producer in self.producers:
             if not producer.idle:
                 return f"{producer.name} has unacknowledged records"
+        for racer in self.racers:
+            if racer.is_waiting:
+                return f"{racer.name} waits for an answer"
         return self.missing_of_groups(ends)
 
     def missing_of_groups(self, ends: Mapping[TopicPartition, int]) -> str | None:
