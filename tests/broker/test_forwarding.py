@@ -13,6 +13,9 @@ from ottla.broker.cluster.envelopes import unwrapped, wrapped
 from ottla.broker.forwarding import RETRY_MS
 from ottla.broker.requests import Request
 from ottla.broker.served import SPECS
+from ottla.metadata.configs import GROUP_CONFIGS
+from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
+from ottla.metadata.store import Put
 from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from ottla.protocol.errors import ErrorCode as E
@@ -33,6 +36,7 @@ from ottla.protocol.messages.read_share_group_state_summary import (
     ReadShareGroupStateSummaryRequest,
     ReadStateSummaryData,
 )
+from ottla.protocol.wire import Message
 from tests.harness.node_pair import NodePair
 from tests.harness.node_stage import channel_of
 
@@ -226,6 +230,78 @@ def test_a_topic_that_a_later_try_makes_anew_is_another_one(pair: NodePair) -> N
     pair.run(RETRY_MS)
     assert asked.answer.topics[0].error_code == E.NONE
     assert stage.node.image.topics["t"].id != topic_id
+
+
+def elect_other(pair: NodePair) -> None:
+    """The second node takes the first for dead, and becomes the controller."""
+    stage = pair.stages[OTHER]
+    membership = stage.node.membership
+    assert membership is not None
+    membership.seen(stage.now, {OTHER: "life-2"})
+    stage.run()
+    assert stage.node.members.is_controller
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key"), [(TOPIC, "t", "retention.ms"), (GROUP, "g", "share.session.timeout.ms")]
+)
+def test_a_former_controller_overwrites_no_configs(pair: NodePair, kind: int, name: str, key: str) -> None:
+    """It hands the request on, even if the change was ready to be committed."""
+    pair.ask(1, CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))
+    first, other = pair.stages[1], pair.stages[OTHER]
+    first.hold_commits = True
+    late = first.send(IncrementalAlterConfigsRequest([change(kind, name, key, "50000")]))
+    elect_other(pair)
+    newer = other.ask(IncrementalAlterConfigsRequest([change(kind, name, key, "55000")]))
+    assert newer.responses[0].error_code == E.NONE
+
+    def value() -> str:
+        image = other.node.image
+        return image.topics["t"].configs[key] if kind == TOPIC else image[GROUP_CONFIGS]["g"][key]
+
+    pair.away.add(OTHER)
+    first.hold_commits = False
+    pair.settle()
+    assert (value(), late.answered) == ("55000", False)
+    pair.away.clear()
+    pair.settle()
+    assert (value(), late.answer.responses[0].error_code) == ("50000", E.NONE)
+
+
+@pytest.mark.parametrize(
+    "request_of_client",
+    [
+        CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]),
+        IncrementalAlterConfigsRequest([change(GROUP, "g", "share.session.timeout.ms", "50000")]),
+    ],
+)
+def test_a_request_that_a_former_controller_can_not_finish_is_sent_again(
+    pair: NodePair, request_of_client: Message
+) -> None:
+    """By the node that forwards it, even if that node does not know yet that there was another controller."""
+    first, other = pair.stages[1], pair.stages[OTHER]
+    first.hold_commits = True
+    asked = other.send(request_of_client)
+    pair.settle()
+    first.store.commit([Put(CONTROLLER_KEY, ControllerRecord(9, "life-9", 7).encode())])
+    first.hold_commits = False
+    first.run()
+    pair.settle()
+    assert not asked.answered
+    pair.run(RETRY_MS)
+    (result,) = getattr(asked.answer, "topics", None) or asked.answer.responses
+    assert result.error_code == E.NONE
+
+
+def test_two_nodes_that_change_configs_of_all_brokers_at_once_keep_both_changes(pair: NodePair) -> None:
+    late = pair.stages[1]
+    late.hold_commits = True
+    asked = late.send(IncrementalAlterConfigsRequest([change(BROKER, "", "message.max.bytes", "5000")]))
+    answer = pair.stages[OTHER].ask(IncrementalAlterConfigsRequest([change(BROKER, "", "log.retention.ms", "7")]))
+    late.hold_commits = False
+    pair.settle()
+    assert [each.responses[0].error_code for each in (answer, asked.answer)] == [E.NONE, E.NONE]
+    assert pair.stages[OTHER].node.settings.of_broker("") == {"message.max.bytes": "5000", "log.retention.ms": "7"}
 
 
 def test_an_envelope_is_opened_for_nodes_of_the_cluster_only(pair: NodePair) -> None:

@@ -1,10 +1,11 @@
 """Forwards requests that only the controller serves, returns its answers, and has the controller create missing topics.
 
 Specs declare which APIs are forwarded (`Forwarding`). A request travels in an envelope with its client's identity. It
-waits while there is no controller, and is sent again if it is lost on the way. Each attempt has a name of its own. So a
-topic that an earlier attempt created is reported as created, where Kafka reports TOPIC_ALREADY_EXISTS. Other effects of
-an earlier attempt are reported as the controller finds them: a topic that does not exist, an election that is not
-needed. A request that runs out of time is answered REQUEST_TIMED_OUT, because its outcome is unknown.
+waits while there is no controller. It is sent again if it is lost on the way, or if another node becomes the controller
+before it is done. Each attempt has a name of its own. So a topic that an earlier attempt created is reported as
+created, where Kafka reports TOPIC_ALREADY_EXISTS. Other effects of an earlier attempt are reported as the controller
+finds them: a topic that does not exist, an election that is not needed. A request that runs out of time is answered
+REQUEST_TIMED_OUT, because its outcome is unknown.
 
 The node needs some topics itself, for coordinators or dead letters. If this node is the controller it creates them;
 otherwise it asks the controller. Work that waits for such a topic resumes once this node's image has it.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ottla.broker.cluster.envelopes import wrapped
 from ottla.broker.cluster.members import NOBODY, Members
@@ -44,6 +45,7 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from ottla.protocol.messages.envelope import EnvelopeResponse
+from ottla.protocol.wire import Struct
 
 RETRY_MS: Final = 50
 NOT_ANSWERED: Final = "no controller has answered in time; whether it will be done is not known"
@@ -177,7 +179,7 @@ class Forwarding:
                 answer = Unanswered(str(error))
         if isinstance(answer, EnvelopeResponse):
             forwarded.tries.pop()  # this attempt had no effect
-        if isinstance(answer, Unanswered | EnvelopeResponse):
+        if isinstance(answer, Unanswered | EnvelopeResponse) or _names_former_controller(answer):
             self._rest(now, forwarded)
         else:
             del self._waiting[forwarded.ticket]
@@ -291,6 +293,20 @@ class Forwarding:
             failed = StoreError(f"the topic {name} is not there yet: {wanted.why_not}")
             for awaits in wanted.awaits:
                 self._completions.add(awaits.change_failed, failed)
+
+
+def _names_former_controller(answer: Any) -> bool:
+    """Whether the answer, or a part of it, is NOT_CONTROLLER: another node has become the controller meanwhile."""
+    structs: list[Any] = [answer]
+    while structs:
+        struct = structs.pop()
+        if getattr(struct, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER:
+            return True
+        for name in struct.__slots__:
+            value = getattr(struct, name)
+            if isinstance(value, list):
+                structs += (each for each in cast("list[Any]", value) if isinstance(each, Struct))
+    return False
 
 
 def _read(answer: CreateTopicsResponse) -> CreateTopicsResponse:

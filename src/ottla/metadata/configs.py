@@ -15,6 +15,7 @@ import json
 from typing import Final
 
 from ottla.metadata.row_kinds import Configs, table
+from ottla.metadata.store import ABSENT
 from ottla.metadata.topics import texts
 
 
@@ -23,11 +24,17 @@ def decode_texts(value: bytes) -> Configs:
     return texts(json.loads(value))
 
 
-def unversioned(configs: Configs, _version: int) -> Configs:
-    """The image's value of such a row."""
-    return configs
+class StoredConfigs(dict[str, str]):
+    """The properties in a row, and the row's version; `ABSENT` if there is no row."""
+
+    __slots__ = ("version",)
+
+    def __init__(self, configs: Configs, version: int) -> None:
+        super().__init__(configs)
+        self.version = version
 
 
-BROKER_CONFIGS: Final = table("config/broker/", decode_texts, unversioned)
+NO_CONFIGS: Final = StoredConfigs({}, ABSENT)
+BROKER_CONFIGS: Final = table("config/broker/", decode_texts, StoredConfigs)
 """Configs by the id of a broker as text; '' for all brokers."""
-GROUP_CONFIGS: Final = table("config/group/", decode_texts, unversioned)
+GROUP_CONFIGS: Final = table("config/group/", decode_texts, StoredConfigs)

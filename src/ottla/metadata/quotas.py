@@ -15,13 +15,13 @@ import json
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from ottla.metadata.configs import decode_texts, unversioned
+from ottla.metadata.configs import decode_texts
 from ottla.metadata.row_kinds import table
 
 PREFIX: Final = "quota/"
 IP: Final = "ip"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
-QUOTAS: Final = table(PREFIX, decode_texts, unversioned)
+QUOTAS: Final = table(PREFIX, decode_texts, lambda quotas, _version: quotas)
 """Limits by name, of each entity."""
 
 Entity: TypeAlias = Mapping[str, str | None]

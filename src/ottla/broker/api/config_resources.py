@@ -63,6 +63,7 @@ CHANGES_MAX: Final = 2_000
 """More than there are properties, some times over."""
 Outcome = tuple[ErrorCode, str | None]
 SUCCESS: Final[Outcome] = (ErrorCode.NONE, None)
+_ELSEWHERE: Final[Outcome] = (ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)
 _SHARED: Final = frozenset((ConfigResourceType.TOPIC, ConfigResourceType.GROUP))
 """Resources that belong to no node."""
 Changes = Sequence[tuple[str, int, str | None]]
@@ -114,26 +115,26 @@ def alter_all(
     """Change each resource of the request separately. Returns one Outcome for each.
 
     `changes_of`: the changes of a resource; `replace`: properties that the changes do not name are reset. The
-    controller changes resources that belong to no node.
+    controller changes resources that belong to no node. If another node becomes the controller meanwhile, the request
+    of a client is handed on, but not that of another node, which has sent it again.
     """
     resources, validate_only = request.body.resources, request.body.validate_only
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     outcomes: list[Outcome] = []
-    handed_on: list[int] = []
-    for at, resource in enumerate(resources):
+    for resource in resources:
         resource_type, name = resource.resource_type, resource.resource_name
         if times[resource_type, name] > 1:
             outcomes.append((ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."))
         elif resource_type in _SHARED and not node.members.is_controller:
-            handed_on.append(at)
-            outcomes.append(SUCCESS)
+            outcomes.append(_ELSEWHERE)
         else:
             changes = changes_of(resource)
             altering = partial(
                 _altering, node, request, resource_type, name, changes, replace=replace, validate_only=validate_only
             )
             outcomes.append((yield altering))
-    if handed_on:
+    handed_on = [at for at, (error, _) in enumerate(outcomes) if error == ErrorCode.NOT_CONTROLLER]
+    if handed_on and not request.tries:
         body = type(request.body)(resources=[resources[at] for at in handed_on], validate_only=validate_only)
         answer = yield SubRequest(request, body, node.forwarding.forward)
         for at, told in zip(handed_on, answer.responses, strict=True):
@@ -273,7 +274,7 @@ def _group(node: Core, request: Request, now: Millis, name: str) -> Configurable
         overrides,
         lambda key: printed(group_value(settings, overrides, key)),
         lambda wanted: check_group(wanted, settings, overrides),
-        lambda wanted: settings.altering_group(now, name, wanted, by),
+        lambda wanted: settings.altering_group(now, name, wanted, by, node.members.guards()),
         ErrorCode.INVALID_CONFIG,
     )
 

@@ -2,7 +2,7 @@
 
 Changes are stored in the metadata store (`config/broker/<id>`, `config/broker/` for all brokers, `config/group/<id>`;
 topics keep theirs in their own records). A change takes effect as soon as the image has it, and subscribers are
-notified.
+notified. If another node has written the row meanwhile, the change is planned again.
 
 Invariant: a stored config passed its checks when it was written. A config of a newer or older Ottla that this one
 refuses stays in the store without effect. A warning at each start says how to remove it: only a running node can.
@@ -10,16 +10,16 @@ refuses stays in the store without effect. A warning at each start says how to r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ottla.broker.cluster.metadata import Metadata, Planned, RowBatch, RowChange
 from ottla.broker.config.share_groups import with_pause_noted
 from ottla.broker.config.values import BrokerSettings, ConfigRefusedError, check_group
 from ottla.machine import Millis, WallClock
-from ottla.metadata.configs import BROKER_CONFIGS, GROUP_CONFIGS
+from ottla.metadata.configs import BROKER_CONFIGS, GROUP_CONFIGS, NO_CONFIGS, StoredConfigs
 from ottla.metadata.image import MetadataDelta
-from ottla.metadata.row_kinds import Configs
+from ottla.metadata.store import VersionGuard
 
 EVERY_BROKER: Final = ""
 """The name of the entity whose properties apply to every broker that sets none itself."""
@@ -83,11 +83,11 @@ class LiveSettings:
             for subscriber in self._subscribers.values():
                 subscriber.group_configured(group_id)
 
-    def of_broker(self, name: str) -> Configs:
-        return self._metadata.image[BROKER_CONFIGS].get(name, {})
+    def of_broker(self, name: str) -> StoredConfigs:
+        return self._metadata.image[BROKER_CONFIGS].get(name, NO_CONFIGS)
 
-    def of_group(self, name: str) -> Configs:
-        return self._metadata.image[GROUP_CONFIGS].get(name, {})
+    def of_group(self, name: str) -> StoredConfigs:
+        return self._metadata.image[GROUP_CONFIGS].get(name, NO_CONFIGS)
 
     def check_broker(self, name: str, overrides: dict[str, str]) -> BrokerSettings:
         """The settings that this change would give. Raises ConfigRefusedError.
@@ -109,13 +109,18 @@ class LiveSettings:
     def altering_broker(self, name: str, overrides: dict[str, str]) -> Planned:
         """Replace the properties of this broker, or of all (''). Raises ConfigRefusedError, StoreError."""
         self.check_broker(name, overrides)
-        yield _keeping(BROKER_CONFIGS.prefix + name, overrides)
+        version = self.of_broker(name).version
+        yield RowBatch([RowChange(BROKER_CONFIGS.prefix + name, dict(overrides) or None, version)])
 
-    def altering_group(self, now: Millis, name: str, overrides: dict[str, str], by: str) -> Planned:
-        """Replace a group's properties; if that pauses it, `by` is noted. Raises ConfigRefusedError, StoreError."""
+    def altering_group(
+        self, now: Millis, name: str, overrides: dict[str, str], by: str, guards: Sequence[VersionGuard] = ()
+    ) -> Planned:
+        """Replace a group's properties; if that pauses it, `by` is noted. `guards`: as in `RowBatch`. Raises
+        ConfigRefusedError, StoreError."""
         check_group(overrides, self.current, self.of_group(name))
         noted = with_pause_noted(self.of_group(name), overrides, self._wall.at(now), by)
-        yield _keeping(GROUP_CONFIGS.prefix + name, noted)
+        version = self.of_group(name).version
+        yield RowBatch([RowChange(GROUP_CONFIGS.prefix + name, dict(noted) or None, version)], (), guards)
 
     @property
     def _own(self) -> str:
@@ -147,7 +152,3 @@ def _no_effect(entity: str, name: str, refused: ConfigRefusedError) -> str:
     if entity == EVERY_BROKER:
         remedy = f"kafka-configs.sh --alter --entity-type brokers --entity-default --delete-config {name}"
     return f"The stored broker config {name} has no effect: {str(refused).rstrip('.')}. `{remedy}` removes it."
-
-
-def _keeping(key: str, overrides: dict[str, str]) -> RowBatch:
-    return RowBatch([RowChange(key, dict(overrides) or None)])

@@ -232,7 +232,7 @@ class Topics:
     def configuring(self, topic: TopicImage, overrides: Mapping[str, str]) -> Planned:
         """Replace the topic's own configs, which are checked already."""
         record = replace(topic.record, configs=without_ended_hold(topic.configs, overrides))
-        yield RowBatch([self._replacing(topic, record)])
+        yield RowBatch([self._replacing(topic, record)], (), self._members.guards())
 
     def _replacing(self, topic: TopicImage, record: TopicRecord) -> RowChange:
         return RowChange(key_of(topic.name), record, topic.version)
