@@ -159,8 +159,8 @@ class KafkaPython(Member):
         # Under load kafka-python 3.0.12 assigns before it has heard of the topic, and may then read nothing for ever.
         while not self._stop.wait(0.1):
             with contextlib.suppress(KafkaConnectionError):  # the node that it asks is away, and it asks no other one
-                consumer.partitions_for_topic(self.topic)
-                break
+                if consumer.partitions_for_topic(self.topic):
+                    break
         consumer.subscribe([self.topic], listener=Listener())
         while not self._stop.is_set():
             batches = consumer.poll(100)
