@@ -163,6 +163,20 @@ def test_nobody_waits_long_for_the_next_leader(stage: NodeStage) -> None:
     assert not len(stage.node.parking)
 
 
+def test_all_that_wait_for_leaders_look_at_the_same_times(stage: NodeStage) -> None:
+    """However many wait, the node looks once in LOOK_AGAIN_MS."""
+    led_by(stage, 2)
+    lose(stage, 2)
+    for _ in range(LOOK_AGAIN_MS):
+        stage.send(MetadataRequest([MetadataRequestTopic(name="t")]), connection=stage.connect())
+        stage.run(1)
+    looks: set[int | None] = set()
+    for _ in range(4 * LOOK_AGAIN_MS):
+        looks.add(stage.node.deadline())
+        stage.run(1)
+    assert len(looks) <= 6
+
+
 class Nobody:
     """Asks, and does not care for the answer."""
 

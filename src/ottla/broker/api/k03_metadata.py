@@ -126,17 +126,22 @@ class LeadersAwaited(ParkedWork):
 
     def begin(self, piece: Request) -> Parked:
         ticket = self._node.parking.park(piece, self._until, self)
-        self._node.parking.limit(ticket, piece.now + LOOK_AGAIN_MS)
+        self._node.parking.limit(ticket, _next_look(piece.now))
         return Parked(ticket)
 
     def at_deadline(self, now: Millis, ticket: Ticket) -> None:
         if now < self._until and _awaits_leaders(self._node, self._request, now):
-            self._node.parking.limit(ticket, now + LOOK_AGAIN_MS)
+            self._node.parking.limit(ticket, _next_look(now))
         else:
             self._node.parking.answer(now, ticket, None)
 
     def abandon(self, ticket: Ticket) -> None:
         pass
+
+
+def _next_look(now: Millis) -> Millis:
+    """When leaders are checked again: at the same times for all waiting requests, so that they share a tick."""
+    return now - now % LOOK_AGAIN_MS + LOOK_AGAIN_MS
 
 
 def _awaits_leaders(node: Core, request: Request, now: Millis) -> bool:
