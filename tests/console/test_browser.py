@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
+from ottla.client import Client
+from ottla.protocol.records import Record, build_batch
 from ottla.testing import EmbeddedBroker
 from tests.harness.console.browser import Opened
 from tests.harness.console.browser import opened as open_page
@@ -20,6 +22,10 @@ PAGES = {
     "topic": "/topic?name=clicks",
     "topics-create": "/topics/create",
     "topic-delete": "/topic/delete?name=clicks",
+    "messages": "/messages?topic=clicks",
+    "message": "/message?topic=clicks&partition=0&offset=0",
+    "cluster": "/cluster",
+    "security": "/security",
 }
 
 
@@ -28,6 +34,9 @@ def console_broker() -> Iterator[EmbeddedBroker]:
     """A broker whose contents are those of the golden pages."""
     with EmbeddedBroker() as broker:
         broker.create_topic("clicks", partitions=3, configs={"retention.ms": 3_600_000})
+        records = [Record(0, 1_000, b"ann", b'{"page": "/"}', (("trace", b"1"),)), Record(1, 2_000, None, b"\x00\xff")]
+        with Client(broker.bootstrap_servers) as client:
+            client.produce_raw("clicks", 0, bytes(build_batch(records)))
         yield broker
 
 
@@ -64,6 +73,16 @@ def test_a_live_page_asks_again_until_it_is_paused(opened: Opened, console_broke
     opened.page.keyboard.press("p")
     expect(opened.page.get_by_role("button", name="Resume")).to_have_attribute("aria-pressed", "true")
     assert all(each.startswith(opened.address.split("/?")[0]) for each in asked), "a request left the console"
+
+
+def test_new_messages_appear_by_themselves(opened: Opened, console_broker: EmbeddedBroker) -> None:
+    name = console_broker.create_topic()
+    opened.go(f"/messages?topic={name}")
+    with Client(console_broker.bootstrap_servers) as client:
+        for text in (b"first", b"second"):
+            client.produce_raw(name, 0, bytes(build_batch([Record(0, 1_000, None, text)])))
+            expect(opened.page.get_by_text(text.decode())).to_be_visible(timeout=30_000)
+    console_broker.delete_topic(name)
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])

@@ -13,6 +13,7 @@ from ottla.console.pages import (
     message,
     messages,
     overview,
+    security,
     share_group,
     share_groups,
     topic,
@@ -35,5 +36,6 @@ PAGES: Final[tuple[Page, ...]] = (
     transactions.PAGE,
     transaction.PAGE,
     cluster.PAGE,
+    security.PAGE,
 )
 """In the order of the navigation."""
