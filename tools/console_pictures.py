@@ -1,0 +1,61 @@
+"""Takes the pictures of docs/console.md: `python -m tools.console_pictures`. Needs Debian's chromium.
+
+It starts a broker with some topics, groups and messages, opens the console in the browser, and writes PNG files.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ottla.console.settings import Settings
+from ottla.testing import EmbeddedBroker
+from tests.harness.console.browser import opened, served, started
+
+TARGET = Path(__file__).parent.parent / "docs" / "pictures"
+TOPICS = {"clicks": 6, "orders": 3, "payments": 3, "emails": 2}
+PAGES = {
+    "console-overview": ("/overview", "light"),
+    "console-messages": ("/messages?topic=orders&limit=20", "light"),
+    "console-group": ("/group?name=billing", "dark"),
+}
+
+
+def fill(bootstrap: str) -> None:
+    """Produce orders and clicks, and let groups read a part of them."""
+    chosen = random.Random(7)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "shop"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for number in range(2_000):
+        who = f"customer-{chosen.randrange(90)}"
+        order = {"order": 4_000 + number, "customer": who, "total": round(chosen.uniform(5, 90), 2), "items": 3}
+        producer.produce("orders", json.dumps(order), who, headers={"trace": f"{chosen.randrange(1 << 32):08x}"})
+        producer.produce("clicks", json.dumps({"page": f"/p/{chosen.randrange(40)}"}), who)
+    producer.commit_transaction()
+    for group, topic, read in (("billing", "orders", 500), ("stock", "orders", 540), ("trends", "clicks", 150)):
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+        consumer.commit(offsets=[TopicPartition(topic, each, read) for each in range(3)], asynchronous=False)
+        consumer.close()
+
+
+def main() -> None:
+    TARGET.mkdir(exist_ok=True)
+    with EmbeddedBroker() as broker, started() as browser:
+        for name, partitions in TOPICS.items():
+            broker.create_topic(name, partitions=partitions)
+        fill(broker.bootstrap_servers)
+        with served(Settings(broker.bootstrap_servers, frozenset())) as address:
+            for name, (path, scheme) in PAGES.items():
+                with opened(browser, address, color_scheme=scheme, viewport={"width": 1180, "height": 720}) as found:
+                    found.go(path)
+                    time.sleep(1)  # the transaction's marker and the second answer of the parts
+                    found.page.screenshot(path=TARGET / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
