@@ -33,7 +33,7 @@ PAGES = {
 def console_broker() -> Iterator[EmbeddedBroker]:
     """A broker whose contents are those of the golden pages."""
     with EmbeddedBroker() as broker:
-        broker.create_topic("clicks", partitions=3, configs={"retention.ms": 3_600_000})
+        broker.create_topic("clicks", partitions=3, configs={"retention.ms": -1})
         records = [Record(0, 1_000, b"ann", b'{"page": "/"}', (("trace", b"1"),)), Record(1, 2_000, None, b"\x00\xff")]
         with Client(broker.bootstrap_servers) as client:
             client.produce_raw("clicks", 0, bytes(build_batch(records)))
@@ -79,7 +79,7 @@ def test_new_messages_appear_by_themselves(opened: Opened, console_broker: Embed
     name = console_broker.create_topic()
     opened.go(f"/messages?topic={name}")
     with Client(console_broker.bootstrap_servers) as client:
-        for text in (b"first", b"second"):
+        for text in (b"apple", b"pear"):
             client.produce_raw(name, 0, bytes(build_batch([Record(0, 1_000, None, text)])))
             expect(opened.page.get_by_text(text.decode())).to_be_visible(timeout=30_000)
     console_broker.delete_topic(name)

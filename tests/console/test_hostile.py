@@ -56,7 +56,7 @@ ADDRESSES = (
 def console_broker() -> Iterator[EmbeddedBroker]:
     """A broker with hostile keys, values, headers and groups."""
     with EmbeddedBroker() as broker:
-        broker.create_topic("clicks")
+        broker.create_topic("clicks", configs={"retention.ms": -1})
         records = [
             Record(place, 1_000 + place, each.encode(), each.encode(), ((each, each.encode()),))
             for place, each in enumerate(PAYLOADS)

@@ -22,7 +22,7 @@ NONE = Filter(texts={})
 @pytest.fixture(scope="module")
 def numbered(console_broker: EmbeddedBroker) -> Iterator[str]:
     """A topic of two partitions with the records 0 to 29, one a millisecond, in turns."""
-    name = console_broker.create_topic(partitions=2)
+    name = console_broker.create_topic(partitions=2, configs={"retention.ms": -1})  # the times are of 1970
     with Client(console_broker.bootstrap_servers) as client:
         for partition in (0, 1):
             numbers = range(partition, 30, 2)
@@ -140,7 +140,7 @@ def test_transactions_and_their_markers_are_shown(visitor: User, console_broker:
 
 
 def test_one_message_is_shown_downloaded_and_sent_again(visitor: User, console_broker: EmbeddedBroker) -> None:
-    name, target = console_broker.create_topic(), console_broker.create_topic()
+    name, target = (console_broker.create_topic(configs={"retention.ms": -1}) for _ in range(2))
     record = Record(0, 5, None, b"\x00\x01</pre>", (("n\u202e", b"\xff"), ("none", None)))
     with Client(console_broker.bootstrap_servers) as client:
         client.produce_raw(name, 0, bytes(build_batch([record], compression="zstd")))

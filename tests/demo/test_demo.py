@@ -129,6 +129,7 @@ def test_it_replays_an_access_log(tmp_path: Path) -> None:
     assert re.search(r"acknowledged\W+6\b", ended.stdout)
     kills_and_jobs(ended.stdout)
     assert "(3 of the lines are none of an access log: they are in errors.)" in ended.stdout
+    assert "./demo --console shows all of this in the browser" in ended.stdout
 
 
 def test_an_input_that_is_none_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
