@@ -134,7 +134,6 @@ def move_money(demo: Demonstration) -> None:
     if not uncommitted.wrong:
         raise StepFailedError("A read_uncommitted reader saw nothing of what was half done or taken back.")
     demo.say(f"[green]read_committed found {TOTAL} at each of {committed.looks} looks.[/green]")
-    cluster.stop()
 
 
 def print_audit(demo: Demonstration, teller: Teller, auditors: list[Auditor]) -> None:
