@@ -34,7 +34,10 @@ def console_broker() -> Iterator[EmbeddedBroker]:
     """A broker whose contents are those of the golden pages."""
     with EmbeddedBroker() as broker:
         broker.create_topic("clicks", partitions=3, configs={"retention.ms": -1})
-        records = [Record(0, 1_000, b"ann", b'{"page": "/"}', (("trace", b"1"),)), Record(1, 2_000, None, b"\x00\xff")]
+        records = [
+            Record(0, 1_700_000_001_000, b"ann", b'{"page": "/"}', (("trace", b"1"),)),
+            Record(1, 1_700_000_002_000, None, b"\x00\xff"),
+        ]
         with Client(broker.bootstrap_servers) as client:
             client.produce_raw("clicks", 0, bytes(build_batch(records)))
         yield broker
