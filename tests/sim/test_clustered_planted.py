@@ -174,7 +174,7 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
         5,
         "no other client has asked",
     ),
-    (plant_coordinators_that_forget_who_comes_next, "cluster-transactions", 59, "goes on; its coordinator has"),
+    (plant_coordinators_that_forget_who_comes_next, "cluster-transactions", 103, "goes on; its coordinator has"),
     (groups.plant_everything_is_free, "cluster-groups", 5, "has and must not lose yet"),
     (plant_acknowledgements_that_are_not_remembered, "cluster-share", 1, "it was done as number"),
     (plant_compaction_of_what_is_not_stable, "cluster-transactions", 2, "which is committed, while the newest"),
