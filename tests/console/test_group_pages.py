@@ -119,6 +119,16 @@ def test_the_list_has_lag_and_the_group_its_positions(visitor: User) -> None:
     assert (age["partition"], age["lag"], age["at_ms"]) == (1, 5, 1_700_000_001_000)
 
 
+def test_large_batches_hide_no_partition(visitor: User, console_broker: EmbeddedBroker) -> None:
+    console_broker.create_topic("large", partitions=3)
+    producer = Producer({"bootstrap.servers": console_broker.bootstrap_servers, "linger.ms": 0})
+    for partition in range(3):
+        producer.produce("large", b"x" * 300_000, partition=partition)
+    producer.flush()
+    commit(console_broker, "slow", [("large", partition, 0) for partition in range(3)])
+    assert len(visitor.json("/group/part/ages", name="slow")["ages"]) == 3
+
+
 def test_the_last_hour_shows_the_lag(visitor: User) -> None:
     past = visitor.json("/group/part/past", name="billing")
     assert past["lags"][-1]["lag"] == 5

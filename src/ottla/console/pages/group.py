@@ -31,6 +31,8 @@ STATES: Final = {
 """The meaning of a state for readers."""
 FIRST_BYTES: Final = 1 << 16
 """How much of a batch is read to find the time of its first unread record."""
+ALONE_MAX: Final = 10
+"""Partitions that are fetched alone because an answer left them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,29 +208,36 @@ def load_ages(context: Context) -> Ages:
 
 
 def first_times(context: Context, wanted: Mapping[TopicPartition, int], unseen: list[str]) -> dict[TopicPartition, int]:
-    """The timestamps of the first records from these offsets on: one Fetch to each leader."""
+    """The timestamps of the first records from these offsets on: one Fetch to each leader.
+
+    A leader may leave out a partition whose first batch does not fit into the answer. A few of those are fetched alone.
+    """
     if not wanted:
         return {}
     topics = context.client.metadata(sorted({topic for topic, _ in wanted})).topics
-    by_node: dict[int, list[PartitionFetch]] = {}
-    for (topic, index), leader in leaders_of(topics).items():
-        if leader >= 0 and (topic, index) in wanted:
-            rows = by_node.setdefault(leader, [])
-            rows.append(PartitionFetch(topic, index, wanted[topic, index], FIRST_BYTES))
+    leaders = {place: leader for place, leader in leaders_of(topics).items() if leader >= 0 and place in wanted}
+    rounds = [[place for place in leaders if leaders[place] == node_id] for node_id in sorted(set(leaders.values()))]
     found: dict[TopicPartition, int] = {}
-    for node_id, rows in by_node.items():
-        try:
-            leader = context.client.broker(node_id)
-            size = FIRST_BYTES * len(rows)
-            parts = post_fetch(context.client, leader, rows, max_bytes=size, max_wait_ms=0).take()
-        except ClientError as failure:
-            unseen.append(f"Records on node {node_id}: {failure}")
-            continue
-        for place, part in parts.items():
-            at = time_of_first(part, wanted[place])
-            if at is not None:
-                found[place] = at
+    for places in rounds:
+        found |= times_on(context, leaders[places[0]], {place: wanted[place] for place in places}, unseen)
+    for place in [place for place in leaders if place not in found][:ALONE_MAX]:
+        found |= times_on(context, leaders[place], {place: wanted[place]}, unseen)
     return found
+
+
+def times_on(
+    context: Context, node_id: int, wanted: Mapping[TopicPartition, int], unseen: list[str]
+) -> dict[TopicPartition, int]:
+    """The timestamps of the first records in partitions that this node leads, as far as its answer has them."""
+    rows = [PartitionFetch(*place, offset, FIRST_BYTES) for place, offset in wanted.items()]
+    try:
+        leader = context.client.broker(node_id)
+        parts = post_fetch(context.client, leader, rows, max_bytes=FIRST_BYTES * len(rows), max_wait_ms=0).take()
+        times = {place: time_of_first(part, wanted[place]) for place, part in parts.items()}
+    except ClientError as failure:
+        unseen.append(f"Records on node {node_id}: {failure}")
+        return {}
+    return {place: at for place, at in times.items() if at is not None}
 
 
 def time_of_first(part: FetchedPart, offset: int) -> int | None:
