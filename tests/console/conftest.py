@@ -28,9 +28,10 @@ def visitor(console_broker: EmbeddedBroker) -> Iterator[User]:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """One browser for a worker."""
+    """One browser for a worker. It is closed before tests elsewhere: playwright keeps an event loop running in this
+    thread, in which `asyncio.run` would refuse to run another."""
     with started() as found:
         yield found
 

@@ -13,8 +13,6 @@ import pytest
 
 from ottla.broker.config.unserved import AUTHORIZERS
 from ottla.broker.config.values import BrokerSettings
-from ottla.cli.output import CommandError
-from ottla.cli.share_groups import seen
 from ottla.server.main import Server, ServerOptions
 from ottla.server.metrics_access import MetricsAccess
 from ottla.server.refusals import SettingsRefusedError
@@ -90,9 +88,6 @@ def test_metrics_over_tls_need_the_token(tmp_path: Path, authority: Authority) -
             command = [curl, "-sSf", "--cacert", str(authority.file), "-H", f"Authorization: Bearer {TOKEN}"]
             done = subprocess.run([*command, f"{node.metrics.url}/metrics"], capture_output=True, timeout=PATIENCE_S)
             assert b"kafka_server_" in done.stdout, done.stderr
-        with pytest.raises(CommandError, match="401, This needs the header Authorization"):
-            seen(node.metrics.url, "q", None, authority.file)
-        assert seen(node.metrics.url, "q", Path(settings["ottla.metrics.token.location"]), authority.file) is None
 
 
 def test_a_new_token_and_a_new_certificate_are_used_without_a_restart(

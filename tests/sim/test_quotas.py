@@ -225,7 +225,7 @@ def plant_requests_that_are_served_before_the_muting(patch: pytest.MonkeyPatch) 
 
 
 def plant_connections_that_are_not_muted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Throttle, "_mute", lambda self, channel, until: None)
+    patch.setattr(Throttle, "_mute", lambda self, now, channel, throttle_ms: None)
 
 
 @pytest.mark.parametrize(
