@@ -16,7 +16,7 @@ from ottla.testing import EmbeddedBroker
 from tests.harness.docs.reader import READ_ONLY, TOP, Reader, blocks_of
 from tools.node_process import held_ports
 
-SHORT = ["docs/durability.md", "docs/groups.md", "docs/testing.md", "docs/transactions.md"]
+SHORT = ["docs/durability.md", "docs/groups.md", "docs/private-requests.md", "docs/testing.md", "docs/transactions.md"]
 LONG = ["docs/kmq.md", "docs/queues.md", "docs/pipelines/ship.md"]
 """Pages whose commands wait, for locks that run out and lines that come."""
 PAGES = [*SHORT, *LONG]
