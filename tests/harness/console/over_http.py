@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 
@@ -35,9 +36,13 @@ def anonymous(used: Settings) -> Iterator[TestClient]:
 class User:
     """A browser with a session. `get` returns the page's text, `json` the view, `post` sends a form as a page would."""
 
-    def __init__(self, client: TestClient) -> None:
+    def __init__(self, client: TestClient, login: tuple[str, str] | None = None) -> None:
         self.client = client
-        entered = client.get("/", params={"token": TOKEN})
+        if login is None:
+            entered = client.get("/", params={"token": TOKEN})
+        else:
+            form = {"user": login[0], "password": login[1]}
+            entered = client.post("/login", data=form, headers={"origin": ORIGIN})
         assert entered.status_code == 303, entered.text
 
     def get(self, path: str, status: int = 200, /, **query: object) -> str:
@@ -51,7 +56,7 @@ class User:
         assert answer.headers["content-type"] == "application/json"
         return answer.json()
 
-    @property
+    @cached_property
     def token(self) -> str:
         """The token in the forms of this session."""
         found = re.search(r'name="token" value="([^"]+)"', self.get("/topics"))
@@ -66,11 +71,13 @@ class User:
         """Take a change through its preview to its end; returns the last answer."""
         shown = self.post(path, {"step": "preview", **form}, query)
         assert shown.status_code == 200, shown.text[-2000:]
-        hidden = {
-            name: html.unescape(value)
-            for name, value in re.findall(r'<input type="hidden" name="(asked|digest)" value="([^"]*)"', shown.text)
-        }
-        return self.post(path, {"step": "apply", "typed": typed or "", **hidden}, query)
+        return self.post(path, {"step": "apply", "typed": typed or "", **hidden_in(shown.text)}, query)
+
+
+def hidden_in(text: str) -> dict[str, str]:
+    """The fields by which a preview confirms itself."""
+    found = re.findall(r'<input type="hidden" name="(asked|digest)" value="([^"]*)"', text)
+    return {name: html.unescape(value) for name, value in found}
 
 
 def address(path: str, query: Mapping[str, object]) -> str:
