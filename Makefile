@@ -5,7 +5,7 @@ ROUNDS ?= 20
 NODES ?= 1
 CLIENTS ?= franz-go sarama kafkajs
 .DEFAULT_GOAL = help
-.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka conform-secured crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer sim crash crash-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-secure bench-spark bench-peer release upgrade
+.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka conform-secured crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer console-peer sim crash crash-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-secure bench-spark bench-console bench-peer release upgrade
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare 
 	$(PYTHON) -m tools.diff_peer $(ARGS)
 	$(PYTHON) -m tools.diff_peer --nodes 3 $(ARGS)
 
+console-peer: setup  ## try every page of the console on a Kafka peer (PEER=host:port)
+	OTTLA_CONSOLE_PEER=$(PEER) $(PYTHON) -m pytest tests/console/test_on_kafka.py $(ARGS)
+
 sim: setup  ## run the node in a simulated world, every workload (SEEDS=200, ARGS="--workload share")
 	$(PYTHON) -m ottla.sim --seeds $(SEEDS) $(ARGS)
 
@@ -128,6 +131,9 @@ bench-secure: setup  ## measure TLS, logins and ACLs (ARGS="--kafka DIR" adds a 
 
 bench-spark: setup  ## measure pipelines; ARGS="--connector-python PYTHON --connector-jars DIR" adds Spark's own connector
 	$(PYTHON) -m bench.spark $(ARGS)
+
+bench-console: setup  ## measure what the console's open pages cost a node, and the console's memory for 5 minutes
+	$(PYTHON) -m bench.console $(ARGS)
 
 bench-peer: setup  ## measure a node and a Kafka peer in turns; appends to bench/RESULTS.md
 	$(PYTHON) -m bench.peer $(ARGS)

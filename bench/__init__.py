@@ -4,6 +4,7 @@ node/         a whole node, from outside: `python -m bench.node`
 secure/       TLS, logins and ACLs, beside an Apache Kafka: `python -m bench.secure`
 queues/       share groups, KMQ, and other queues: `python -m bench.queues`
 spark/        pipelines: `python -m bench.spark`, and `bench.spark.tracker`, `.activity` and `.logs`
+console.py    what the console's open pages cost a node, and the console's memory: `python -m bench.console`
 micro.py      the hot functions, in one process
 peer.py       a node beside an Apache Kafka, by an independent program; its table goes to RESULTS.md
 

@@ -52,7 +52,7 @@ class Pace:
     def measure(self, broker: Broker, scale: Scale) -> Figures:
         with broker.topic() as topic:
             if self.rate is None:
-                return percentiles("produce", self._alone(broker, topic, scale.seconds))
+                return percentiles("produce", self.alone(broker, topic, scale.seconds))
             return self._paced(broker, topic, self.rate, max(20, int(self.rate * scale.seconds)))
 
     def _producer(self, broker: Broker) -> Producer:
@@ -66,7 +66,7 @@ class Pace:
             }
         )
 
-    def _alone(self, broker: Broker, topic: str, seconds: float) -> list[float]:
+    def alone(self, broker: Broker, topic: str, seconds: float) -> list[float]:
         """Microseconds per message, without those of the first fifth."""
         producer, value, spent_us = self._producer(broker), b"x" * VALUE_BYTES, []
         deadline = time.perf_counter() + seconds + SETTLE_S

@@ -40,14 +40,18 @@ def console_broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
+def configured(client: Client, group: str, configs: dict[str, str]) -> None:
+    """Set the configs of a group."""
+    rows = [AlterableConfig(name, 0, value) for name, value in configs.items()]
+    (result,) = client.send(IncrementalAlterConfigsRequest([AlterConfigsResource(GROUP, group, rows)])).responses
+    assert not result.error_code, result.error_message
+
+
 @contextmanager
 def member(broker: EmbeddedBroker, group: str, configs: dict[str, str] = CONFIGS) -> Iterator[ShareMember]:
     """A member of a share group with these configs."""
     with Client(broker.bootstrap_servers) as client:
-        rows = [AlterableConfig(name, 0, value) for name, value in configs.items()]
-        request = IncrementalAlterConfigsRequest([AlterConfigsResource(GROUP, group, rows)])
-        (result,) = client.send(request).responses
-        assert not result.error_code, result.error_message
+        configured(client, group, configs)
     with ShareMember(lambda: Client(broker.bootstrap_servers, client_id="ada"), group, ["tasks"]) as found:
         yield found
 

@@ -95,6 +95,11 @@ def test_a_transaction_that_its_coordinator_knows_does_not_hang(visitor: User) -
     assert "are not known" in text
 
 
+def test_a_transaction_of_a_topic_that_does_not_exist_is_refused_at_once(visitor: User) -> None:
+    """Without the name being looked up first, the client waits for a leader until the deadline."""
+    assert "There is no topic nowhere." in visitor.get("/transactions/abort-hanging", 404, topic="nowhere", partition=0)
+
+
 def test_one_that_hangs_is_aborted_with_a_marker() -> None:
     """Written without asking any coordinator, as by a broker that does not verify, an hour ago."""
     with EmbeddedBroker(settings={"transaction.partition.verification.enable": "false"}) as careless:

@@ -19,7 +19,7 @@ from ottla.client.transactions import (
     open_in,
 )
 from ottla.console.page import Change, Context, Done, InputError, Page, Paged, Part, Preview, View, paged, url
-from ottla.console.reading import READ_COMMITTED, leaders_of, metadata_of_all, offsets
+from ottla.console.reading import READ_COMMITTED, leaders_of, metadata_of_all, offsets, topic_of
 from ottla.doctor.words import place
 from ottla.escaping import visible
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -176,8 +176,12 @@ def load_held(context: Context) -> HeldBackView:
 
 
 def hanging_of(context: Context) -> OpenTransaction:
-    """The transaction that the address names, which no coordinator knows. Raises InputError."""
+    """The transaction that the address names, which no coordinator knows. Raises InputError and MissingError."""
     topic, partition = context.need("topic"), context.number("partition", -1, -1)
+    if all(each.partition_index != partition for each in topic_of(context, topic).partitions):
+        raise InputError(
+            f"The producers of {place((visible(topic), partition))} are not known: there is no such partition."
+        )
     try:
         opened = open_in(context.client, topic, partition)
     except BrokerError as failure:

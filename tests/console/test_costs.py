@@ -1,0 +1,113 @@
+"""The cost of the console: a bounded number of requests for each page, and memory that does not grow with use."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ottla.client import Client
+from ottla.client.share_member import ShareMember
+from ottla.console.access import Clients, Lease
+from ottla.console.page import Context
+from ottla.console.sessions import SESSIONS_MAX, Session, Sessions
+from ottla.testing import EmbeddedBroker
+from tests.console.test_share_group_pages import configured, take
+from tests.harness.console.lookers import places, subjects
+from tests.harness.console.over_http import User, address, settings, user
+
+REQUESTS_MAX = 20
+OF_SEVERAL_TIMES = {"/group/part/past": 30, "/overview/part/findings": 30}
+"""Parts that ask for more than the present: offsets at twelve times, and all that the doctor checks."""
+ROUNDS = 3
+SUBJECTS = subjects("clicks", "readers", "workers", "pay")
+
+
+@pytest.fixture(scope="module")
+def console_broker() -> Iterator[EmbeddedBroker]:
+    """A broker with one of each thing: a topic, a group, a share group with a held record, an open transaction."""
+    with EmbeddedBroker() as broker, ExitStack() as stack:
+        servers: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0}
+        broker.create_topic("clicks", partitions=3)
+        producer = Producer({**servers, "transactional.id": "pay"})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        for number in range(9):
+            producer.produce("clicks", str(number), partition=number % 3)
+        producer.flush()
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"})
+        consumer.commit(offsets=[TopicPartition("clicks", 0, 0)], asynchronous=False)
+        consumer.close()
+        broker.create_topic("dlq.letters", configs={"errors.deadletterqueue.group.enable": "true"})
+        with Client(broker.bootstrap_servers) as client:
+            configured(
+                client,
+                "workers",
+                {"share.auto.offset.reset": "earliest", "errors.deadletterqueue.topic.name": "dlq.letters"},
+            )
+        worker = stack.enter_context(ShareMember(lambda: Client(broker.bootstrap_servers), "workers", ["clicks"]))
+        assert take(worker, 1)
+        yield broker
+        del producer
+
+
+def test_each_page_and_part_sends_few_requests(console_broker: EmbeddedBroker) -> None:
+    used = settings(console_broker.bootstrap_servers)
+    sent: dict[str, int] = {}
+    for page, part, path, query in places(SUBJECTS):
+        clients = Clients(used.bootstrap, None, None, deadline_s=30, read_only=True)
+        session = Session(None, clients)
+
+        def work(lease: Lease, load: Any = (part or page).load, session: Session = session, query: Any = query) -> int:
+            load(Context(used, session, lease, query))
+            return lease.limits.sent
+
+        sent[path] = clients.read(work)
+        clients.close()
+    assert {path: count for path, count in sent.items() if count > OF_SEVERAL_TIMES.get(path, REQUESTS_MAX)} == {}
+    assert sum(sent.values()) > len(sent)
+
+
+def test_looking_again_and_again_keeps_no_objects(visitor: User) -> None:
+    def look() -> None:
+        for _, _, path, query in places(SUBJECTS):
+            for shown in (path, f"{path}.json"):
+                answer = visitor.client.get(address(shown, query))
+                assert answer.status_code == 200, (shown, answer.text[-1000:])
+
+    for _ in range(2):  # templates, clients and the first snapshot of the doctor
+        look()
+    counts: list[int] = []
+    for _ in range(ROUNDS):
+        look()
+        gc.collect()
+        counts.append(len(gc.get_objects()))
+    requests = 2 * len(list(places(SUBJECTS)))
+    assert min(counts[1:]) - counts[0] < requests, counts
+
+
+def test_sessions_are_bounded(console_broker: EmbeddedBroker) -> None:
+    kept = Sessions(settings(console_broker.bootstrap_servers))
+    first = kept.begin()
+    for _ in range(2 * SESSIONS_MAX):
+        kept.begin()
+        kept.find(first.id)
+    found = [each for each in gc.get_objects() if isinstance(each, Session) and kept.find(each.id) is each]
+    assert len(found) <= SESSIONS_MAX
+    assert first in found, "the session that is used stays"
+
+
+def test_a_session_keeps_little(console_broker: EmbeddedBroker) -> None:
+    """What a session remembers is named by what it is, not by the things that were looked at."""
+    with user(console_broker.bootstrap_servers) as visitor:
+        for number in range(20):
+            for page, _, path, query in places(SUBJECTS):
+                if page.name in ("topic", "group", "messages"):
+                    other = {**query, **{name: f"other-{number}" for name in ("name", "topic") if name in query}}
+                    assert visitor.client.get(address(path, other)).status_code == 404
+        sessions = [each for each in gc.get_objects() if isinstance(each, Session)]
+        assert max(len(each.memory) for each in sessions) <= 2

@@ -1,0 +1,169 @@
+"""The console over Apache Kafka: everything works, what Kafka does not report is said, looking creates nothing.
+
+`make console-peer PEER=host:port` runs it against the cluster there: one node or several, without TLS and login. It
+makes topics and groups with names of its own, and leaves them.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ottla.client import Client
+from ottla.client.share_member import ShareMember
+from ottla.console.registry import PAGES
+from ottla.doctor.groups import listed_on
+from tests.console.test_share_group_pages import configured, take
+from tests.harness.console.lookers import places, subjects
+from tests.harness.console.over_http import User, address, user
+
+PEER = os.environ.get("OTTLA_CONSOLE_PEER")
+pytestmark = pytest.mark.skipif(not PEER, reason="needs a Kafka cluster: make console-peer PEER=host:port")
+RUN = uuid.uuid4().hex[:8]
+TOPIC, GROUP, SHARE, ID = (f"{kind}-{RUN}" for kind in ("topic", "group", "share", "id"))
+NOWHERE = f"nowhere-{RUN}"
+
+
+OF_CHANGES = {
+    "/cluster/cancel-move": {"topic": TOPIC, "partition": "0"},
+    "/transactions/abort-hanging": {"topic": TOPIC, "partition": "0"},
+}
+MISSING_THERE = {"dead_letters"}
+"""Pages of what only Ottla has."""
+
+
+def addresses(of: dict[str, dict[str, str]]) -> Iterator[tuple[str, str, dict[str, str], bool]]:
+    """Every page and part, as HTML and JSON, every form and file: page, path, query, and whether it is a form."""
+    for page, _, path, query in places(of):
+        yield page.name, path, query, False
+        yield page.name, f"{path}.json", query, False
+    for page in PAGES:
+        query = of.get(page.name, {})
+        for download in page.downloads:
+            yield page.name, f"{page.path}/download/{download.name}", query, False
+        for change in page.changes:
+            path = f"{page.path}/{change.name}"
+            yield page.name, path, {**query, **OF_CHANGES.get(path, {})}, True
+
+
+@dataclass(frozen=True)
+class Things:
+    """What exists in the cluster."""
+
+    topics: frozenset[str]
+    groups: frozenset[str]
+    ids: frozenset[str]
+
+
+def things() -> Things:
+    with Client(str(PEER)) as client:
+        client.metadata([])
+        nodes = [client.broker(each) for each in client.broker_ids()]
+        groups = frozenset(each.name for node in nodes for each in listed_on(node))
+        topics = frozenset(str(each.name) for each in client.metadata(None).topics)
+        with user(str(PEER)) as visitor:
+            ids = frozenset(each["name"] for each in visitor.json("/transactions")["transactions"])
+    return Things(topics, groups, ids)
+
+
+def look(visitor: User, of: dict[str, dict[str, str]], allowed: set[int]) -> list[str]:
+    """Ask for everything; gives what failed."""
+    failed: list[str] = []
+    for name, path, query, changes in addresses(of):
+        answer = visitor.client.get(address(path, query))
+        expected = {200, 400, 404} if changes or name in MISSING_THERE else allowed
+        if answer.status_code not in expected or "fault of the console" in answer.text:
+            failed.append(f"{answer.status_code} {path} {query}: {answer.text[-600:]}")
+        if changes:
+            posted = visitor.post(path, {"step": "preview"}, query)
+            if posted.status_code not in (200, 400, 403, 404):
+                failed.append(f"{posted.status_code} POST {path} {query}: {posted.text[-600:]}")
+    return failed
+
+
+@pytest.fixture(scope="module")
+def visitor() -> Iterator[User]:
+    with user(str(PEER), deadline_s=30.0) as found:
+        yield found
+
+
+def test_looking_creates_nothing(visitor: User) -> None:
+    before = things()
+    assert look(visitor, subjects(NOWHERE, NOWHERE, NOWHERE, NOWHERE), {200, 404}) == []
+    assert things() == before
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[None]:
+    """A group with a member, a share group whose member holds records, an open transaction."""
+    servers: dict[str, Any] = {"bootstrap.servers": str(PEER)}
+    admin = AdminClient(servers)
+    replicas = min(3, len(admin.list_topics(timeout=30).brokers))
+    admin.create_topics([NewTopic(TOPIC, 3, replicas)])[TOPIC].result(30)
+    producer = Producer({**servers, "linger.ms": 0})
+    for number in range(30):
+        producer.produce(TOPIC, f'{{"number": {number}}}', key=str(number), partition=number % 3)
+    assert producer.flush(30) == 0
+    with ExitStack() as stack:
+        consumer = Consumer({**servers, "group.id": GROUP, "auto.offset.reset": "earliest"})
+        stack.callback(consumer.close)
+        consumer.subscribe([TOPIC])
+        for _ in range(600):
+            if (found := consumer.poll(0.1)) is not None and found.error() is None:
+                consumer.commit(found, asynchronous=False)
+                break
+        with Client(str(PEER)) as client:
+            configured(client, SHARE, {"share.auto.offset.reset": "earliest"})
+        worker = ShareMember(lambda: Client(str(PEER)), SHARE, [TOPIC])
+        stack.enter_context(worker)
+        held = take(worker, 3)
+        open_one = Producer({**servers, "transactional.id": ID, "linger.ms": 0})
+        open_one.init_transactions(60)
+        open_one.begin_transaction()
+        open_one.produce(TOPIC, "open", partition=0)
+        assert open_one.flush(30) == 0
+        yield
+        assert held
+        open_one.abort_transaction(30)
+
+
+@pytest.mark.usefixtures("busy")
+def test_every_page_shows_a_busy_cluster(visitor: User) -> None:
+    before = things()
+    assert look(visitor, subjects(TOPIC, GROUP, SHARE, ID), {200}) == []
+    assert things() == before
+
+
+@pytest.mark.usefixtures("busy")
+def test_the_facts_of_a_busy_cluster(visitor: User) -> None:
+    assert len(visitor.json("/overview")["nodes"]) >= 1
+    topic = visitor.json("/topic", name=TOPIC)
+    assert (topic["records"], len(topic["partitions"])) == (31, 3)
+    assert visitor.json("/messages", topic=TOPIC)["rows"]
+    group = visitor.json("/group", name=GROUP)
+    assert group["members"], group
+    ((held),) = visitor.json("/transactions/part/held")["held"]
+    assert held["name"] == ID
+    assert visitor.json("/transaction", name=ID)["is_open"]
+
+
+@pytest.mark.usefixtures("busy")
+def test_what_kafka_does_not_report_is_said(visitor: User) -> None:
+    share = visitor.json("/share-group", name=SHARE)
+    assert (len(share["members"]), len(share["partitions"])) == (1, 3)
+    for found in (share, visitor.json("/share-group/part/runs", name=SHARE)):
+        assert found["unseen"] == ["This cluster does not report records in flight; nodes of Ottla do."]
+    text = visitor.get("/dead-letters", 400, name=SHARE)
+    assert f"The group {SHARE} has no dead-letter topic" in text
+    findings = visitor.json("/overview/part/findings")
+    assert findings["took_s"] > 0
+    (sentence,) = findings["unseen"]
+    assert "which only Ottla remembers" in sentence
