@@ -8,6 +8,9 @@ it: each in a session of its own, the page and its parts at their own intervals.
 producer share one, and the console and its browsers have the other: the figures show what the node does for it, not
 what its own process needs. The rows of CPU are measured with pages alone.
 
+`first-byte`: the time until a page begins in a new session, on a node with 10,000 topics and 1,000 groups, and on one
+with ten of each.
+
 `memory`: the console's resident memory while every page and part is asked for as fast as it answers, with a new session
 every 50 requests; the slope is that from the first minute (with less than two, the first half) to the end.
 """
@@ -40,7 +43,14 @@ from bench.figures import Figures, Rounds, measure_in_turns, percentiles, table
 from bench.figures import Scale as Turns
 from bench.node.latency import Pace
 from bench.program import in_words, main, parser, scaled
+from ottla.client.errors import check
 from ottla.console.registry import PAGES
+from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 
 TOPICS, GROUPS = 50, 20
 THREADS = 8
@@ -58,10 +68,11 @@ class Scale:
     warmup: int
     pages: int
     minutes: float
+    topics: int
 
 
-FULL = Scale(seconds=4, rounds=5, warmup=1, pages=100, minutes=5)
-QUICK = Scale(seconds=0.3, rounds=1, warmup=0, pages=20, minutes=0.05)
+FULL = Scale(seconds=4, rounds=5, warmup=1, pages=100, minutes=5, topics=10_000)
+QUICK = Scale(seconds=0.3, rounds=1, warmup=0, pages=20, minutes=0.05, topics=200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,19 @@ class Session:
                 if is_last:
                     raise
         raise AssertionError
+
+    def first_byte_ms(self, path: str) -> float:
+        """Milliseconds until an answer begins."""
+        if self.get("/static/favicon.svg") != 200:  # connects again if the connection was idle
+            raise BenchFailedError("The console does not answer.")
+        began = time.perf_counter()
+        self._connection.request("GET", path, headers={"cookie": self._cookie})
+        answer = self._connection.getresponse()
+        spent_ms = (time.perf_counter() - began) * 1000
+        answer.read()
+        if answer.status != 200:
+            raise BenchFailedError(f"{path}: {answer.status}")
+        return spent_ms
 
     def close(self) -> None:
         self._connection.close()
@@ -327,10 +351,49 @@ def measure_memory(nodes: Nodes, scale: Scale) -> Rounds:
     return {"console": [figures]}
 
 
+# ---- first byte ----------------------------------------------------------------------------------------------------
+
+LISTS = ("/overview", "/topics", "/groups", "/share-groups", "/transactions", "/cluster", "/security")
+
+
+def with_many(node: Broker, topics: int, groups: int) -> None:
+    """Topics of one partition, and groups with a committed offset."""
+    with node.client() as client:
+        for first in range(0, topics, 1000):
+            rows = [CreatableTopic(f"topic-{each:05}", 1, 1) for each in range(first, min(topics, first + 1000))]
+            for answer in client.send(CreateTopicsRequest(topics=rows, timeout_ms=PATIENCE_S * 1000)).topics:
+                check(answer.error_code, answer.name, answer.error_message)
+        coordinator = client.coordinator("group-0000", 0)
+        parts = [OffsetCommitRequestPartition(0, 0)]
+        for number in range(groups):
+            asked = OffsetCommitRequest(
+                f"group-{number:04}", topics=[OffsetCommitRequestTopic("topic-00000", partitions=parts)]
+            )
+            (answer,) = coordinator.send(asked, 9).topics
+            check(answer.partitions[0].error_code, "a commit")
+
+
+def measure_first_byte(nodes: Nodes, scale: Scale) -> Rounds:
+    """Time to the first byte of pages that show lists."""
+    with contextlib.ExitStack() as stack:
+        sides: dict[str, Callable[[], Figures]] = {}
+        for name, topics, groups in (("large", scale.topics, scale.topics // 10), ("small", 10, 10)):
+            node = stack.enter_context(nodes.running())
+            with_many(node, topics, groups)
+            address = stack.enter_context(console(node))[1]
+
+            def side(address: str = address) -> Figures:
+                return {f"{path} ms": Session(address).first_byte_ms(path) for path in LISTS}
+
+            sides[name] = side
+        return measure_in_turns(sides, replace(_of(scale), rounds=4 * scale.rounds))
+
+
 # ---- the program ---------------------------------------------------------------------------------------------------
 
 SUBJECTS = [
     Subject("open-pages", "a small message at a time without and with open pages", measure_open_pages),
+    Subject("first-byte", "lists of a node with many topics and groups, and of one with few", measure_first_byte),
     Subject("memory", "the console's memory while it answers as fast as it can", measure_memory),
 ]
 
@@ -338,6 +401,7 @@ SUBJECTS = [
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     made = parser("bench.console", __doc__, FULL, seconds="the window of a measurement")
     made.add_argument("--pages", type=int, help=f"open pages ({FULL.pages})")
+    made.add_argument("--topics", type=int, help=f"of `first-byte`, with a tenth as many groups ({FULL.topics})")
     made.add_argument("--minutes", type=float, help=f"of `memory` ({FULL.minutes:g})")
     return made.parse_args(arguments)
 

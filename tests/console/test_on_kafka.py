@@ -118,7 +118,7 @@ def busy() -> Iterator[None]:
         consumer.subscribe([TOPIC])
         for _ in range(600):
             if (found := consumer.poll(0.1)) is not None and found.error() is None:
-                consumer.commit(found, asynchronous=False)
+                consumer.commit(message=found, asynchronous=False)
                 break
         with Client(str(PEER)) as client:
             configured(client, SHARE, {"share.auto.offset.reset": "earliest"})
