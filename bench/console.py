@@ -32,6 +32,7 @@ import sys
 import threading
 import time
 import urllib.parse
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -334,7 +335,8 @@ def measure_memory(nodes: Nodes, scale: Scale) -> Rounds:
         for thread in threads:
             thread.join(PATIENCE_S)
     if failed:
-        raise BenchFailedError(f"{len(failed)} requests failed: {failed[0]}")
+        most = ", ".join(f"{text} ({count})" for text, count in Counter(failed).most_common(5))
+        raise BenchFailedError(f"{len(failed)} of {next(asked)} requests failed: {most}")
     start = min(60.0, 30 * scale.minutes)
     later = [each for each in seen if each[0] >= start]
     slope, _ = statistics.linear_regression([at for at, _ in later], [mb for _, mb in later])

@@ -9,6 +9,7 @@ from ottla.client import BrokerError, Client, ClientError, ConnectionClosedError
 from ottla.client.client import EARLIEST, LATEST, MAX_TIMESTAMP
 from ottla.client.transactions import OpenTransaction, abort_transaction, open_transactions
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -173,6 +174,14 @@ def test_a_broker_that_comes_back_is_connected_again(broker: EmbeddedBroker) -> 
         with pytest.raises(ConnectionClosedError):  # an answer may be lost: the caller decides whether to ask again
             client.produce_raw(topic, 0, batch(b"b"))
         assert client.fetch_raw(topic, 0, 0).high_watermark == 1
+
+
+def test_a_connection_that_its_user_has_closed_is_made_again(client: Client) -> None:
+    """A caller may take the failure of one broker and go on; the next request must not meet the closed socket."""
+    client.metadata([])
+    (node_id,) = client.broker_ids()
+    client.broker(node_id).close()
+    assert client.broker(node_id).send(ListGroupsRequest()).groups is not None
 
 
 def test_group_offsets_are_deleted(client: Client, broker: EmbeddedBroker) -> None:

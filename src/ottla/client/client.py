@@ -164,7 +164,8 @@ class Client:
         return self.repeat(find)
 
     def _connect(self, address: tuple[str, int]) -> Connection:
-        if address not in self._connections:
+        known = self._connections.get(address)
+        if known is None or known.is_closed:
             self._connections[address] = self._make_connection(*address, **self._options)
         return self._connections[address]
 

@@ -115,6 +115,10 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._socket.fileno() < 0
+
     def close(self) -> None:
         self._socket.close()
 
