@@ -97,6 +97,7 @@ _WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 _NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 FEW_BYTES = GZIPPED_AT_ONCE // PACKED_TO
+"""A compressed batch of more bytes may be too long to be compressed with gzip in one slice."""
 _COUNT = struct.Struct(">i")
 _Answers: TypeAlias = dict[str | bytes, TopicProduceResponse]
 
@@ -461,15 +462,18 @@ def _looked_into(node: Core, now: Millis, identity: Identity, append: PartitionA
     records = append.records
     if records is None or len(records) < HEADER_BYTES or append.is_known or append.error:
         return None
-    if len(records) <= FEW_BYTES and _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] <= RECORDS_AT_ONCE:
+    has_many = _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] > RECORDS_AT_ONCE
+    if not has_many and len(records) <= (FEW_BYTES if records[ATTRIBUTES_LOW] & 7 else GZIPPED_AT_ONCE):
         return None
     if node.access.authorizer is not None and not node.access.may_write(identity, append.topic):
         return None
     partition = node.leadership.led(append.topic, append.index)
     if isinstance(partition, ErrorCode):
         return None
-    config, wall_ms = partition.log.config, partition.log.wall.at(now)
-    return partition if takes_slices(records, config) and is_looked_into(records, config, wall_ms) else None
+    config = partition.log.config
+    if not (has_many or config.compression_type == "gzip") or not takes_slices(records, config):
+        return None
+    return partition if is_looked_into(records, config, partition.log.wall.at(now)) else None
 
 
 def append_some(
