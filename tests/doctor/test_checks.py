@@ -30,10 +30,12 @@ from ottla.doctor.snapshot import (
     SHARE,
     Commit,
     Committed,
+    Deliveries,
     Disk,
     Generation,
     Group,
     GroupMember,
+    Holder,
     Member,
     Node,
     OpenTransaction,
@@ -153,6 +155,30 @@ def share(
         return snapshot(groups=[Group("billing", SHARE, "Stable", tuple(members), rows, own)])
 
     return over(at(start), at(start + moved))
+
+
+def delivers(given: Deliveries, before: Deliveries | None = None) -> Evidence:
+    """A share group with a member, whose partition's leader reports this."""
+
+    def at(found: Deliveries) -> Snapshot:
+        rows = {("orders", 0): Committed(found.start, 5, found.undone)}
+        return snapshot(
+            groups=[Group("billing", SHARE, "Stable", (member(0),), rows, deliveries={("orders", 0): found})]
+        )
+
+    return over(at(before or given), at(given))
+
+
+def committed_only(stable: int, *, moved: int = 0, isolation: str = "read_committed") -> Evidence:
+    """A share group at offset 500 of a partition that is readable up to `stable`."""
+
+    def at(offset: int) -> Snapshot:
+        rows = {("orders", 0): Committed(offset, 5, 10)}
+        own = {"share.isolation.level": isolation}
+        parts = topic("orders", partition(stable=stable, end=520))
+        return snapshot(parts, groups=[Group("billing", SHARE, "Stable", (member(0),), rows, own)])
+
+    return over(at(500 - moved), at(500))
 
 
 def held(
@@ -533,6 +559,42 @@ CASES = (
         share(0, members=[member(0)], start=100_000),
         share(0, members=[member(0)], start=100_000, share_auto_offset_reset="earliest"),
         share(0, members=[member(0)], start=99_999, moved=1),
+    ),
+    Case(
+        "share-group-idle",
+        "delivers no more: worker (/10.0.0.1) has 150 of them, the longest for 20 s, and its last lock ends in 10 s",
+        Severity.WARNING,
+        delivers(
+            Deliveries(10, 500, 200, limit=200, holders=(Holder("worker", "/10.0.0.1", 150, 20_000, 10_000),)),
+            Deliveries(9, 500),
+        ),
+        delivers(Deliveries(10, 500, 199, limit=200), Deliveries(9, 500)),
+        delivers(Deliveries(210, 300, limit=200), Deliveries(10, 500, 200, limit=200)),
+    ),
+    Case(
+        "share-group-idle",
+        "billing has 5 records of orders-0 left, and delivers none before the end of a back-off or a delay, "
+        "the first in 40 s",
+        Severity.NOTE,
+        delivers(Deliveries(10, 5, waiting=5, next_try_ms=40_000)),
+        delivers(Deliveries(10, 6, waiting=5, next_try_ms=40_000), Deliveries(9, 6)),
+        delivers(Deliveries(15, 0), Deliveries(10, 5, waiting=5)),
+    ),
+    Case(
+        "share-group-idle",
+        "2 records of orders-0 that billing gave up cannot be written as dead letters",
+        Severity.WARNING,
+        delivers(Deliveries(10, 5, archiving=2)),
+        delivers(Deliveries(10, 5, archiving=2), Deliveries(9, 5, archiving=2)),
+        delivers(Deliveries(12, 3), Deliveries(10, 5, archiving=2)),
+    ),
+    Case(
+        "share-group-idle",
+        "the next one of orders-0 belongs to an open transaction",
+        Severity.WARNING,
+        committed_only(500),
+        committed_only(500, moved=1),
+        committed_only(520, moved=20),
     ),
     Case(
         "share-group-idle",

@@ -1,8 +1,8 @@
 """Makes a snapshot of a cluster, on Ottla and on any Kafka, with Kafka's protocol alone.
 
 It never joins a group, commits an offset, or creates a topic. The number of requests depends on the number of nodes,
-not on that of topics or groups: about fifteen a node. `Snapshot.unseen` names the
-facts that the cluster does not serve, or that the user may not see.
+not on that of topics or groups: about fifteen a node, and a few for each of at most 20 share groups.
+`Snapshot.unseen` names the facts that the cluster does not serve, or that the user may not see.
 
 Sources: ListOffsets with replica id -2 (Kafka's debugging consumer, ReplicaManager.fetchOffset) returns a follower's
 log end; KIP-827 (disk sizes), KIP-664 (transactions), KIP-709 (offsets of many groups).
@@ -20,6 +20,7 @@ from ottla.client.connection import Connection
 from ottla.client.errors import ClientError, UnsupportedVersionError, check
 from ottla.client.observations import observations
 from ottla.client.transactions import READ_COMMITTED, UNDER_WAY
+from ottla.doctor.deliveries import with_deliveries
 from ottla.doctor.groups import groups_on
 from ottla.doctor.history import ROUND_BYTES, ROUNDS_MAX, History, frozen, windows
 from ottla.doctor.observed import Observed
@@ -95,6 +96,7 @@ class _Gathering:
         transactions = self._transactions(held, led)
         configs = self._configs(GROUP, [each.name for each in groups if each.type == SHARE])
         groups = [replace(each, configs=configs.get(each.name, ({}, frozenset()))[0]) for each in groups]
+        groups = with_deliveries(self.client, groups, self.unseen)
         history = self._history(since_ms, topics, led) if history_ms else History()
         remembered = tuple(self._observed())
         return Snapshot(

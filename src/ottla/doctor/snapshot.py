@@ -114,8 +114,38 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """A member that holds records of a share partition: how many, for how long at most, and when its last lock ends."""
+
+    client_id: str
+    host: str
+    records: int = 0
+    held_ms: int = 0
+    lock_left_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """The records of a share group in a partition, as its leader reports them.
+
+    `undone`: records that the group may read and has not finished. Of these, `acquired` are with members, `archiving`
+    wait for their dead letter, and `waiting` for the end of a back-off or a delay, the first of them for
+    `next_try_ms`. `limit`: how many records members may hold. `waiting` and `holders` cover the first runs alone.
+    """
+
+    start: int
+    undone: int
+    acquired: int = 0
+    archiving: int = 0
+    waiting: int = 0
+    next_try_ms: int | None = None
+    limit: int | None = None
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
-    """A group of any type. `state` is Kafka's word."""
+    """A group of any type. `state` is Kafka's word. `deliveries`: what leaders report of a share group's partitions."""
 
     name: str
     type: str
@@ -123,6 +153,7 @@ class Group:
     members: tuple[Member, ...] = ()
     committed: dict[TopicPartition, Committed] = field(default_factory=dict[TopicPartition, Committed])
     configs: dict[str, str] = field(default_factory=dict[str, str])
+    deliveries: dict[TopicPartition, Deliveries] = field(default_factory=dict[TopicPartition, Deliveries])
 
     @property
     def owned(self) -> frozenset[TopicPartition]:

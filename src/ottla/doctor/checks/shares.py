@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 from ottla.doctor.finding import Check, Finding, Severity
 from ottla.doctor.snapshot import SHARE, Evidence, Group, Partition, TopicPartition
-from ottla.doctor.words import count, places
+from ottla.doctor.words import count, duration, place, places
 
 PAUSED: Final = "share.delivery.paused"
 """The group config in which Ottla stores a pause."""
+
+
+_Reason: TypeAlias = Callable[[Group, TopicPartition], Finding]
+"""Makes the finding about a partition that delivers nothing."""
 
 
 def share_group_is_idle(evidence: Evidence) -> Iterator[Finding]:
@@ -47,8 +52,10 @@ def share_group_is_idle(evidence: Evidence) -> Iterator[Finding]:
         else:
             earlier = before.get(group.name)
             yield from _begins_at_the_end(group, earlier, partitions)
+            explained = dict(_held_back(group, earlier if evidence.shows_movement else None, partitions))
+            yield from _one_a_reason(group, explained)
             if earlier is not None and evidence.shows_movement:
-                yield from _does_not_move(group, earlier, partitions)
+                yield from _does_not_move(group, earlier, partitions, explained.keys())
 
 
 def _begins_at_the_end(
@@ -75,12 +82,114 @@ def _begins_at_the_end(
         )
 
 
-def _does_not_move(group: Group, earlier: Group, partitions: Mapping[TopicPartition, Partition]) -> Iterator[Finding]:
-    """A group whose start offsets stand still while records wait."""
+def _held_back(
+    group: Group, earlier: Group | None, partitions: Mapping[TopicPartition, Partition]
+) -> Iterator[tuple[TopicPartition, _Reason]]:
+    """Partitions that deliver nothing now, with the reason. `earlier`: the group a while ago, None if the time between
+    the snapshots is too short."""
+    for where, committed in sorted(group.committed.items()):
+        found, partition = group.deliveries.get(where), partitions.get(where)
+        earlier_found = None if earlier is None else earlier.deliveries.get(where)
+        if found is not None and found.limit is not None and found.acquired >= found.limit:
+            yield where, _limit_reached
+        elif found is not None and found.undone and found.waiting >= found.undone:
+            yield where, _all_wait
+        elif (
+            found is not None
+            and earlier_found is not None
+            and min(found.archiving, earlier_found.archiving)
+            and (found.start, found.archiving) == (earlier_found.start, earlier_found.archiving)
+        ):
+            yield where, _dead_letters_wait
+        elif (
+            partition is not None
+            and partition.stable is not None
+            and partition.end is not None
+            and committed.offset == partition.stable < partition.end
+            and earlier is not None
+            and (was := earlier.committed.get(where)) is not None
+            and was.offset == committed.offset
+            and group.configs.get("share.isolation.level") == "read_committed"
+        ):
+            yield where, _transaction_open
+
+
+def _one_a_reason(group: Group, explained: Mapping[TopicPartition, _Reason]) -> Iterator[Finding]:
+    """A finding for each reason, about the first partition that has it, with the number of the others."""
+    for reason in dict.fromkeys(explained.values()):
+        where, *more = [each for each in explained if explained[each] is reason]
+        finding = reason(group, where)
+        also = f" This also holds for {count(len(more), 'more partition')}." if more else ""
+        yield replace(finding, sentence=finding.sentence + also)
+
+
+def _limit_reached(group: Group, where: TopicPartition) -> Finding:
+    """Members hold as many records as they may."""
+    found = group.deliveries[where]
+    by = ""
+    if found.holders:
+        most = found.holders[0]
+        by = (
+            f": {most.client_id} ({most.host}) has {most.records:,} of them, the longest for "
+            f"{duration(most.held_ms / 1000)}, and its last lock ends in {duration(most.lock_left_ms / 1000)}"
+        )
+    return Finding(
+        Severity.WARNING,
+        group.name,
+        f"Members of {group.name} hold {count(found.acquired, 'record')} of {place(where)}, as many as "
+        f"share.partition.max.record.locks allows, so that it delivers no more{by}.",
+        f"`ottla share-groups inspect {group.name}`; let that member acknowledge its records, or stop it",
+    )
+
+
+def _all_wait(group: Group, where: TopicPartition) -> Finding:
+    """All records back off, or are delayed."""
+    found = group.deliveries[where]
+    soon = "" if found.next_try_ms is None else f", the first in {duration(found.next_try_ms / 1000)}"
+    return Finding(
+        Severity.NOTE,
+        group.name,
+        f"{group.name} has {count(found.undone, 'record')} of {place(where)} left, and delivers none before the "
+        f"end of a back-off or a delay{soon}.",
+        f"`ottla share-groups inspect {group.name}`; share.retry.backoff.ms sets the back-off",
+    )
+
+
+def _dead_letters_wait(group: Group, where: TopicPartition) -> Finding:
+    """Dead letters that are not written."""
+    found = group.deliveries[where]
+    topic = group.configs.get("errors.deadletterqueue.topic.name")
+    to = f" to {topic}" if topic else ""
+    return Finding(
+        Severity.WARNING,
+        group.name,
+        f"{count(found.archiving, 'record')} of {place(where)} that {group.name} gave up cannot be written{to} as dead "
+        "letters, so that its start offset does not move.",
+        f"check that {topic or 'its dead-letter topic'} exists, has a leader and accepts records of this size",
+        "a longer --window",
+    )
+
+
+def _transaction_open(group: Group, where: TopicPartition) -> Finding:
+    """The group reads committed records alone, and an open transaction comes first."""
+    return Finding(
+        Severity.WARNING,
+        group.name,
+        f"{group.name} reads committed records alone, and the next one of {place(where)} belongs to an "
+        "open transaction.",
+        f"`ottla transactions find-hanging --topic {where[0]}`, or wait until the transaction ends",
+    )
+
+
+def _does_not_move(
+    group: Group, earlier: Group, partitions: Mapping[TopicPartition, Partition], explained: Container[TopicPartition]
+) -> Iterator[Finding]:
+    """A group whose start offsets stand still while records wait, without the partitions that have a finding."""
     still = {
         where
         for where, committed in group.committed.items()
         if committed.lag
+        and where not in explained
         and (was := earlier.committed.get(where)) is not None
         and (was.offset, was.lag or 0) == (committed.offset, committed.lag)
         and (partition := partitions.get(where)) is not None
