@@ -126,7 +126,7 @@ class Core:
         self._subscribe()
 
     def _access(self, settings: BrokerSettings) -> tuple[Access, Audit | None]:
-        """What decides about access, and the audit log of that."""
+        """The rules of access, and the audit log of decisions."""
         authorizer = self._authorizer(settings)
         audit = self._audit(settings, authorizer)
         return Access(authorizer, self.peers.trusts, self.metadata, audit), audit

@@ -39,7 +39,7 @@ def known_operations(given: list[str] | None) -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What an ACL is about; several of these options make one ACL each."""
+    """The resource of an ACL; several of these options make one ACL each."""
 
     topic: Annotated[
         list[str] | None,
@@ -312,7 +312,7 @@ def find(
 def found_by(
     connected: Client, kind: int, name: str | None, pattern: int, principal: str | None = None, host: str | None = None
 ) -> list[AclBinding]:
-    """The ACLs that match one filter. What this version can't name is left out."""
+    """The ACLs that match one filter. Those that this version can't name are left out."""
     from ottla.client.errors import check
     from ottla.metadata.acls import AclBinding
     from ottla.protocol.messages.describe_acls import DescribeAclsRequest

@@ -1,4 +1,4 @@
-"""Prints which records of a share group are under way: rows for a table, sentences, JSON.
+"""Prints which records of a share group are in flight: rows for a table, sentences, JSON.
 
 The leaders of the partitions report them (`client/share_partitions.py`).
 """

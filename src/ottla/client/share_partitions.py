@@ -1,4 +1,4 @@
-"""Asks all leaders of a share group's partitions which of its records are under way: DescribeSharePartitions.
+"""Asks all leaders of a share group's partitions which of its records are in flight: DescribeSharePartitions.
 
 This is one of Ottla's own requests. Where a node does not serve it, as on Kafka, the result has what the group's
 coordinator knows: start offset and lag (key 90), and the group's members (key 77).
@@ -33,7 +33,7 @@ _PAUSES_S: Final = (0.1, 0.5, 1.0)
 
 
 class RunState(StrEnum):
-    """What a run of records waits for."""
+    """The event that a run of records waits for."""
 
     ACQUIRED = "acquired"
     BACKING_OFF = "backing off"

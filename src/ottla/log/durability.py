@@ -167,7 +167,7 @@ class Durability:
         return StorageError(sentence)
 
     def doubt(self, sentence: str) -> None:
-        """An fsync failed: close the log to writes. What is above the recovery point may never reach the disk."""
+        """An fsync failed: close the log to writes. Records above the recovery point may never reach the disk."""
         self.failed = sentence
         self.in_doubt = True
 

@@ -38,7 +38,7 @@ class LogOffsets:
         self.first_unstable = None if offset is None else max(offset, self.log_start_offset)
 
     def start_raised(self, offset: int) -> None:
-        """Records below `offset` were deleted. What was deleted counts as committed."""
+        """Records below `offset` were deleted. Deleted records count as committed."""
         self.log_start_offset = offset
         self.high_watermark = max(self.high_watermark, offset)
 

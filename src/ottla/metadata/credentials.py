@@ -20,7 +20,7 @@ PREFIX: Final = "scram/"
 
 
 class ScramCredential(NamedTuple):
-    """What is stored of a password. `iterations`: rounds of PBKDF2."""
+    """The stored form of a password. `iterations`: rounds of PBKDF2."""
 
     salt: bytes
     stored_key: bytes

@@ -20,12 +20,12 @@ MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """By their codes in requests (Kafka's ScramMechanism.java)."""
 ITERATIONS: Final = 8192
 SALT_BYTES: Final = 24
-"""What Ottla's own tools choose for a new password."""
+"""The value that Ottla's own tools choose for a new password."""
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 """Kafka's bounds for what is stored. The client computes all iterations."""
 ITERATIONS_ACCEPTED: Final = 1_000_000
-"""A client refuses more: a server could hold it up for ever (CVE-2026-10143 of kafka-python)."""
+"""A client refuses more: a server could block it indefinitely (CVE-2026-10143 of kafka-python)."""
 _SERVER_FIRST = re.compile(rb"r=(?P<nonce>[!-+\--~]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>[0-9]{1,9})(?:,.*)?")
 
 
@@ -34,7 +34,7 @@ class ScramError(Exception):
 
 
 class Keys(NamedTuple):
-    """What a server stores of a password."""
+    """The form in which a server stores a password."""
 
     stored_key: bytes
     server_key: bytes

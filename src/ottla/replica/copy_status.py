@@ -55,7 +55,7 @@ class CopyStatus(Enum):
 
 
 class Event(Enum):
-    """What may change the status of a replica's copy."""
+    """An event that may change the status of a replica's copy."""
 
     MAY_LACK = auto()
     """The start of this node, or of an earlier incarnation, cannot prove that the end of the log is there."""

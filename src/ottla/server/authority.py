@@ -38,7 +38,7 @@ class Issued:
 
 
 class Authority:
-    """A certificate authority that has its private key at hand."""
+    """A certificate authority that has its private key."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         self._key = key

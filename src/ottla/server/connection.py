@@ -67,7 +67,7 @@ class RequestMetrics(Protocol):
 
 
 class NodePort(Protocol):
-    """What a connection needs of the node; `broker.node.Node` describes each method."""
+    """The methods of the node that a connection needs; `broker.node.Node` describes each method."""
 
     @property
     def metrics(self) -> RequestMetrics: ...

@@ -92,7 +92,7 @@ STORE_CHECK_S = 0.5
 AUDIT_FILE = "audit.log"
 """The audit log in the data directory, if the settings name no other file."""
 RELOAD_S = 5.0
-"""How often the files of certificates are looked at."""
+"""Seconds between checks of the files of certificates."""
 IDLE_SWEEPS = 10
 """Seconds between checks for idle connections: a connection is closed at most a tenth of its idle period late."""
 
@@ -422,7 +422,7 @@ class Server:
     # ---- connections -----------------------------------------------------------------------------------------------
 
     def _accept(self, listener: Listener) -> Connection | TlsTransport:
-        """What serves the socket of a new connection."""
+        """Serves the socket of a new connection."""
         connection = Connection(self, listener)
         return connection if listener.tls is None else TlsTransport(listener.tls, connection)
 

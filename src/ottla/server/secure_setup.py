@@ -59,7 +59,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """What a run has made. `folder`: an absolute path."""
+    """The files that a run has made. `folder`: an absolute path."""
 
     folder: str
     address: Address

@@ -30,7 +30,7 @@ SCRATCH_BYTES = 1 << 17
 
 
 class Receiver(Protocol):
-    """What a transport serves: `connection.Connection`."""
+    """The protocol that a transport serves: `connection.Connection`."""
 
     def opened(self, transport: Transport) -> None: ...
 
@@ -120,7 +120,7 @@ class Tls:
         return True
 
     def _versions(self) -> list[tuple[int, int, int] | None]:
-        """Which version of each file is there now."""
+        """The present version of each file."""
         found: list[tuple[int, int, int] | None] = []
         for path in self._contexts.files:
             try:

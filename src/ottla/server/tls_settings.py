@@ -149,7 +149,7 @@ class TlsSettings:
 
 
 def reason(error: OSError) -> str:
-    """What is wrong with a file, in a few words."""
+    """The fault of a file, in a few words."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or "it is not PEM").replace("_", " ").lower()
     return error.strerror or str(error)

@@ -120,7 +120,7 @@ class DeliverableRange(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """A run of records that are under way, for display: acquired, archiving, delayed, or returned by a member.
+    """A run of records in flight, for display: acquired, archiving, delayed, or returned by a member.
 
     `until`: for ACQUIRED, when the lock ends; for AVAILABLE, when the delay ends, 0 without one. `since`: when it was
     acquired. `is_being_written`: its acknowledgement waits for the coordinator. `is_rejected`: for ARCHIVING, whether a

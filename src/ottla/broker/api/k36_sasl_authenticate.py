@@ -134,7 +134,7 @@ class Login(ParkedWork):
 
 
 class BareLogin(Login):
-    """A token without a header; so is the answer, a list of parts."""
+    """A token without a header. The answer, a list of parts, has no header either."""
 
     __slots__ = ()
 

@@ -116,7 +116,7 @@ def _altering(node: Core, changes: Sequence[Change], now: Millis) -> Planned:
 
 
 def _credential(asked: Change) -> ScramCredential | None:
-    """What is stored after this change; None if the credential is removed."""
+    """The credential that is stored after this change; None if the credential is removed."""
     if isinstance(asked, ScramCredentialDeletion):
         return None
     keys = keys_of(MECHANISMS[asked.mechanism], bytes(asked.salted_password))

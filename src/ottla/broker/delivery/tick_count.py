@@ -17,7 +17,7 @@ class TickCount:
 
     @property
     def count(self) -> int:
-        """What was added since the last tick."""
+        """The number that was added since the last tick."""
         if self._tick != self._schedule.ticks:
             self._tick, self._count = self._schedule.ticks, 0
         return self._count

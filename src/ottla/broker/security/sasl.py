@@ -56,7 +56,7 @@ LIFETIME_MIN_MS: Final = 1_000
 
 
 class Phase(Enum):
-    """What a connection has to send next."""
+    """The message that a connection has to send next."""
 
     HANDSHAKE = "a handshake that names a mechanism"
     AUTHENTICATE = "tokens of the mechanism"
@@ -138,7 +138,7 @@ class Dialogue:
     mechanism: str = ""
     exchange: Exchange | None = None
     known_as: Principal | None = None
-    """Whom the client has been so far, if it authenticates again."""
+    """The client's principal so far, if it authenticates again."""
     known_by: str = ""
     """The mechanism by which it was authenticated."""
     began: Millis = 0
@@ -158,7 +158,7 @@ class Dialogue:
 
     @property
     def failure(self) -> str:
-        """What the client is told of any failure, in Kafka's words."""
+        """The message that the client gets for any failure, in Kafka's words."""
         which = "re-authentication" if self.is_again else "authentication"
         return f"Authentication failed during {which} due to invalid credentials with SASL mechanism {self.mechanism}"
 

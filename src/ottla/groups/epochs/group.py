@@ -91,7 +91,7 @@ class EpochGroup(Generic[MemberT, TargetT]):
             self.put_current(self._unplaced(member_id))
 
     def _member_changed(self, before: MemberT | None, after: MemberT | None) -> None:
-        """What a member said of itself changes; None: it is no member."""
+        """The member's description of itself changes; None: it is no member."""
 
     def _place_changed(self, before: MemberT, after: MemberT | None) -> None:
         """A member's place changes; None: it leaves."""

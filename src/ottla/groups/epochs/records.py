@@ -10,7 +10,7 @@ from ottla.machine import WallMillis
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord(Generic[MemberT]):
-    """What a member said of itself; its place is not used."""
+    """A member's description of itself; its place is not used."""
 
     group_id: str
     member_id: str
