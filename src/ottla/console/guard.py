@@ -29,7 +29,7 @@ POLICY: Final = (
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send "Origin: null" with the console's own forms
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
