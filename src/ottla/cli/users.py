@@ -7,7 +7,6 @@ processes shows arguments to everyone on the machine. Works with any Kafka that 
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +17,7 @@ from ottla.cli.connection import HERE, Cluster, Output, client, named
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, UsageError, print_done, print_rows
 from ottla.cli.plans import Yes, confirm
-from ottla.protocol.scram import ITERATIONS, MECHANISMS, SALT_BYTES, salted
+from ottla.protocol.scram import MECHANISMS
 
 if TYPE_CHECKING:
     from ottla.client import Client
@@ -79,6 +78,8 @@ def list_(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
 @with_shared_options
 def add(name: Name, password_file: PasswordFile = None, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
     """Add a user, who can then authenticate by SCRAM-SHA-256, SCRAM-SHA-512, and PLAIN where that is enabled."""
+    from ottla.client.credentials import set_password
+
     with client(cluster) as connected:
         if name in users_of(connected):
             raise CommandError(f"There is a user {name} already: `ottla users password {name}` changes the password.")
@@ -92,6 +93,8 @@ def password(
     name: Name, password_file: PasswordFile = None, cluster: Cluster = HERE, format: Output = Format.TABLE
 ) -> None:
     """Change a user's password. Connections that are open stay open."""
+    from ottla.client.credentials import set_password
+
     with client(cluster) as connected:
         if name not in users_of(connected):
             raise CommandError(f"There is no user {name}: `ottla users add {name}` adds one.")
@@ -103,22 +106,14 @@ def password(
 @with_shared_options
 def remove(name: Name, yes: Yes = False, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
     """Remove a user. Connections that are open stay open; ACLs for the user stay too."""
-    from ottla.client.errors import check
-    from ottla.protocol.messages.alter_user_scram_credentials import (
-        AlterUserScramCredentialsRequest,
-        ScramCredentialDeletion,
-    )
+    from ottla.client.credentials import remove_passwords
 
     with client(cluster) as connected:
         known = users_of(connected).get(name)
         if known is None:
             raise CommandError(f"There is no user {name}: nothing was removed.")
         confirm(f"Remove the user {name}?", yes)
-        for code, mechanism in MECHANISMS.items():
-            if mechanism in known:
-                deletion = ScramCredentialDeletion(name, code)
-                (result,) = connected.send(AlterUserScramCredentialsRequest([deletion])).results
-                check(result.error_code, f"user {name}", result.error_message)
+        remove_passwords(connected, name, known)
     print_done(f"Removed the user {name}.", format, removed=name)
 
 
@@ -133,20 +128,3 @@ def users_of(connected: Client) -> dict[str, dict[str, int]]:
         result.user: {MECHANISMS.get(each.mechanism, "?"): each.iterations for each in result.credential_infos}
         for result in answer.results
     }
-
-
-def set_password(connected: Client, name: str, text: str) -> None:
-    """Store the credentials of a password for each mechanism. A request may name a user only once."""
-    from ottla.client.errors import check
-    from ottla.protocol.messages.alter_user_scram_credentials import (
-        AlterUserScramCredentialsRequest,
-        ScramCredentialUpsertion,
-    )
-
-    for code, mechanism in MECHANISMS.items():
-        salt = secrets.token_bytes(SALT_BYTES)
-        change = ScramCredentialUpsertion(
-            name, code, ITERATIONS, salt, salted(mechanism, text.encode(), salt, ITERATIONS)
-        )
-        (result,) = connected.send(AlterUserScramCredentialsRequest(upsertions=[change])).results
-        check(result.error_code, f"user {name}", result.error_message)

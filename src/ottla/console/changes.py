@@ -2,7 +2,8 @@
 
     GET form -> POST step=preview -> preview -> POST step=apply, with the name typed -> the change -> the next page
 
-A change without fields begins with its preview.
+A change without fields begins with its preview. A password stays in the session between the steps: pages carry a random
+handle instead.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +26,10 @@ from ottla.escaping import visible
 AUDIT: Final = logging.getLogger("ottla.console.audit")
 ASKED: Final = "asked"
 """The hidden field that carries the form through the preview: JSON, which survives what browsers do to line ends."""
+PASSWORD: Final = "password"
+KEPT_MAX: Final = 10
+KEPT_S: Final = 600.0
+"""How many passwords a session keeps between form and confirmation, and for how long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +70,16 @@ def shown(change: Change, context: Context) -> ChangeView:
 def previewed(change: Change, context: Context, error: str = "") -> ChangeView:
     """The step before the change. A value that cannot be used shows the form again."""
     given = given_in(context.form)
-    context = replace(context, form=given)
-    fields = tuple(replace(each, value=given.get(each.name, each.value)) for each in change.fields(context))
+    fields = tuple(change.fields(replace(context, form=given)))
+    hidden = [each.name for each in fields if each.kind == PASSWORD]
+    if ASKED not in context.form:
+        given = {**given, **kept(context.session, {name: given[name] for name in hidden if name in given})}
+    fields = tuple(
+        replace(each, value="" if each.name in hidden else given.get(each.name, each.value)) for each in fields
+    )
     view = ChangeView(title=change.title, command="", fields=fields, is_destructive=change.is_destructive)
     try:
-        preview = change.preview(context)
+        preview = change.preview(replace(context, form=revealed(context.session, given, hidden)))
     except InputError as wrong:
         return replace(view, error=str(wrong))
     asked = json.dumps(given)
@@ -98,7 +109,45 @@ def refusal(change: Change, context: Context) -> ChangeView | None:
 
 def applied(change: Change, context: Context) -> Done:
     """Apply the change. Raises ClientError and InputError."""
-    return change.apply(replace(context, form=given_in(context.form)))
+    given = given_in(context.form)
+    hidden = [each.name for each in change.fields(replace(context, form=given)) if each.kind == PASSWORD]
+    done = change.apply(replace(context, form=revealed(context.session, given, hidden)))
+    for name in hidden:
+        passwords_of(context.session).pop(given.get(name, ""), None)
+    return done
+
+
+# ---- passwords -----------------------------------------------------------------------------------------------------
+
+
+def passwords_of(session: Session) -> dict[str, tuple[float, str]]:
+    """The passwords that the session keeps for confirmations, by handle, with the time at which each was typed."""
+    found: dict[str, tuple[float, str]] = session.memory.setdefault("passwords", {})
+    return found
+
+
+def kept(session: Session, typed: Mapping[str, str]) -> dict[str, str]:
+    """Keep passwords in the session; returns a handle for each."""
+    passwords, now = passwords_of(session), time.monotonic()
+    handles = {name: secrets.token_urlsafe(16) for name in typed}
+    for handle in [each for each, (at, _) in passwords.items() if now - at > KEPT_S] if typed else ():
+        passwords.pop(handle, None)
+    for name, handle in handles.items():
+        passwords[handle] = now, typed[name]
+    while len(passwords) > KEPT_MAX:
+        passwords.pop(next(iter(passwords)))
+    return handles
+
+
+def revealed(session: Session, given: Mapping[str, str], hidden: Iterable[str]) -> dict[str, str]:
+    """A form with the passwords instead of their handles; raises InputError if the session has forgotten one."""
+    found, passwords = dict(given), passwords_of(session)
+    for name in hidden:
+        at, text = passwords.get(given.get(name, ""), (0.0, ""))
+        if not at or time.monotonic() - at > KEPT_S:
+            raise InputError("Type the password again.")
+        found[name] = text
+    return found
 
 
 def audit(session: Session, change: str, query: Mapping[str, str], outcome: str, details: object = None) -> None:

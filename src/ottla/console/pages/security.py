@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ottla.client.errors import BrokerError, ClientError, check
+from ottla.client.errors import BrokerError
 from ottla.console.acl_rules import Acl, decided
-from ottla.console.page import Context, InputError, Page, Part, View
-from ottla.console.reading import BROKER, configs
-from ottla.protocol.acls import ANY, Operation, PatternType, PermissionType, ResourceType
+from ottla.console.page import Change, Context, InputError, Page, Part, View
+from ottla.console.pages import acl_changes, user_changes
+from ottla.console.security_reading import (
+    ALLOW_ALL,
+    SUPER_USERS,
+    acls_of,
+    authorizer_settings,
+    quotas_of,
+    super_users_in,
+    users_of,
+)
+from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_acls import DescribeAclsRequest
-from ottla.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
-from ottla.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
-from ottla.protocol.scram import MECHANISMS
 
 ROWS_MAX: Final = 200
-SUPER_USERS, ALLOW_ALL = "super.users", "allow.everyone.if.no.acl.found"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +77,7 @@ def answer(context: Context, asked: dict[str, str]) -> tuple[bool, str]:
     except KeyError:
         raise InputError("Choose an operation and a kind of resource.") from None
     settings = authorizer_settings(context)
-    if asked["principal"] in (each.strip() for each in settings.get(SUPER_USERS, "").split(";")):
+    if asked["principal"] in super_users_in(settings):
         return True, f"{asked['principal']} is one of {SUPER_USERS}."
     name = "kafka-cluster" if kind is ResourceType.CLUSTER else asked["resource"]
     acls = [each for each in acls_of(context) if each.covers(kind, name)]
@@ -84,15 +88,6 @@ def answer(context: Context, asked: dict[str, str]) -> tuple[bool, str]:
         allowed = settings.get(ALLOW_ALL, "").lower() == "true"
         return allowed, f"No ACL names this resource, and {ALLOW_ALL} is {str(allowed).lower()}."
     return False, "ACLs name this resource, but none of them allows it."
-
-
-def authorizer_settings(context: Context) -> dict[str, str]:
-    """The properties of a node that decide beside the ACLs; empty if the user may not see them."""
-    node = context.client.metadata([]).brokers[0].node_id
-    try:
-        return {each.name: each.value or "" for each in configs(context, BROKER, str(node))}
-    except ClientError:
-        return {}
 
 
 # ---- ACLs ----------------------------------------------------------------------------------------------------------
@@ -127,37 +122,6 @@ def load_acls(context: Context) -> Acls:
     )
 
 
-def acls_of(context: Context) -> list[Acl]:
-    """Every ACL that the user may see. Raises BrokerError, also where the cluster has no authorizer."""
-    answer = context.client.send(DescribeAclsRequest(ANY, None, ANY, None, None, ANY, ANY))
-    check(answer.error_code, "the ACLs", answer.error_message)
-    return sorted(acls_in(answer.resources))
-
-
-def acls_in(resources: Iterable[Any]) -> list[Acl]:
-    """The ACLs of an answer."""
-    return [
-        Acl(
-            _name(ResourceType, found.resource_type),
-            found.resource_name,
-            _name(PatternType, found.pattern_type),
-            each.principal,
-            each.host,
-            _name(Operation, each.operation),
-            _name(PermissionType, each.permission_type),
-        )
-        for found in resources
-        for each in found.acls
-    ]
-
-
-def _name(codes: Any, code: int) -> str:
-    try:
-        return codes(code).name
-    except ValueError:
-        return f"code {code}"
-
-
 # ---- users and quotas ----------------------------------------------------------------------------------------------
 
 
@@ -179,17 +143,8 @@ class Users(View):
 
 def load_users(context: Context) -> Users:
     """The users whose name contains the search."""
-    answer = context.client.send(DescribeUserScramCredentialsRequest(None))
-    check(answer.error_code, "the users", answer.error_message)
     search = context.query.get("q", "").lower()
-    found = sorted(
-        (
-            UserRow(each.user, tuple(MECHANISMS.get(info.mechanism, "?") for info in each.credential_infos))
-            for each in answer.results
-            if not each.error_code and search in each.user.lower()
-        ),
-        key=lambda each: each.name,
-    )
+    found = [UserRow(*each) for each in sorted(users_of(context).items()) if search in each[0].lower()]
     return Users(
         title="Users",
         command=context.command("users", "list"),
@@ -200,11 +155,13 @@ def load_users(context: Context) -> Users:
 
 @dataclass(frozen=True, slots=True)
 class QuotaRow:
-    """A limit. `entity` names who it is for, <default> for those without a limit of their own."""
+    """A limit. `entity` names who it is for, <default> for those without a limit of their own; `names` are its names by
+    kind."""
 
     entity: str
     limit: str
     value: float
+    names: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,10 +174,8 @@ class Quotas(View):
 
 def load_quotas(context: Context) -> Quotas:
     """The quotas whose entity contains the search."""
-    answer = context.client.send(DescribeClientQuotasRequest([]))
-    check(answer.error_code, "quotas", answer.error_message)
     search = context.query.get("q", "").lower()
-    rows = [each for each in quota_rows(answer.entries or ()) if search in each.entity.lower()]
+    rows = [each for each in quota_rows(quotas_of(context)) if search in each.entity.lower()]
     return Quotas(
         title="Quotas",
         command=context.command("quotas", "list"),
@@ -237,6 +192,7 @@ def quota_rows(entries: Iterable[Any]) -> list[QuotaRow]:
                 ", ".join(f"{each.entity_type} {each.entity_name or '<default>'}" for each in entry.entity),
                 each.key,
                 each.value,
+                {part.entity_type: part.entity_name or user_changes.DEFAULT for part in entry.entity},
             )
             for entry in entries
             for each in entry.values
@@ -256,5 +212,26 @@ PAGE: Final = Page(
         Part("users", "Users", load_users, refresh_s=60),
         Part("acls", "ACLs", load_acls, refresh_s=60),
         Part("quotas", "Quotas", load_quotas, refresh_s=60),
+    ),
+    changes=(
+        Change(
+            "add-user",
+            "Add a user",
+            user_changes.add_preview,
+            user_changes.add,
+            user_changes.add_fields,
+            is_destructive=False,
+        ),
+        Change(
+            "password",
+            "Change the password",
+            user_changes.password_preview,
+            user_changes.change_password,
+            user_changes.password_fields,
+        ),
+        Change("remove-user", "Remove the user", user_changes.remove_preview, user_changes.remove),
+        Change("add-acl", "Add an ACL", acl_changes.add_preview, acl_changes.add, acl_changes.add_fields),
+        Change("remove-acl", "Remove the ACL", acl_changes.remove_preview, acl_changes.remove),
+        Change("quota", "Set a quota", user_changes.quota_preview, user_changes.set_quota, user_changes.quota_fields),
     ),
 )
