@@ -55,7 +55,7 @@ def acl_in(given: Mapping[str, str]) -> Acl:
 
 
 def preview_of(context: Context, acl: Acl, *, adds: bool) -> Preview:
-    """Whom the change affects. Raises InputError if there is nothing to change."""
+    """Counts the principals that the change affects. Raises InputError if there is nothing to change."""
     before = acls_of(context)
     if adds == (acl in before):
         raise InputError("This ACL exists already." if adds else "This ACL does not exist any more.")

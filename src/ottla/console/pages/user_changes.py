@@ -128,7 +128,7 @@ def change_password(context: Context) -> Done:
 
 
 def remove_preview(context: Context) -> Preview:
-    """What stays of the user."""
+    """Counts the ACLs that remain for the user."""
     name, known = named(context)
     return Preview(
         name,
