@@ -14,7 +14,7 @@ from ottla.client import Client
 from ottla.client.share_member import ShareMember
 from ottla.console.access import Clients, Lease
 from ottla.console.page import Context
-from ottla.console.sessions import SESSIONS_MAX, Session, Sessions
+from ottla.console.sessions import FORGET_S, SESSIONS_MAX, Session, Sessions
 from ottla.testing import EmbeddedBroker
 from tests.console.test_share_group_pages import configured, take
 from tests.harness.console.lookers import places, subjects
@@ -99,6 +99,16 @@ def test_sessions_are_bounded(console_broker: EmbeddedBroker) -> None:
     found = [each for each in gc.get_objects() if isinstance(each, Session) and kept.find(each.id) is each]
     assert len(found) <= SESSIONS_MAX
     assert first in found, "the session that is used stays"
+
+
+def test_an_unused_session_remembers_nothing(console_broker: EmbeddedBroker) -> None:
+    kept = Sessions(settings(console_broker.bootstrap_servers))
+    used, unused = kept.begin(), kept.begin()
+    for each in (used, unused):
+        each.memory["metadata"] = "large"
+    unused.used_at -= FORGET_S + 1
+    kept.close_idle()
+    assert (dict(used.memory), dict(unused.memory)) == ({"metadata": "large"}, {})
 
 
 def test_a_session_keeps_little(console_broker: EmbeddedBroker) -> None:

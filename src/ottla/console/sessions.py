@@ -15,6 +15,8 @@ from ottla.console.settings import Settings
 
 SESSIONS_MAX: Final = 200
 IDLE_S: Final = 12 * 3600.0
+FORGET_S: Final = 120.0
+"""Seconds without a request after which a session's memory is emptied: a list of all topics may be large."""
 MESSAGES_MAX: Final = 5
 
 
@@ -84,10 +86,13 @@ class Sessions:
         return hmac.compare_digest(given.encode(), self._settings.token.encode())
 
     def close_idle(self) -> None:
-        """Close unused clients and forget old sessions."""
+        """Close unused clients, forget old sessions, and what unused ones remember."""
         self._drop_old()
+        now = time.monotonic()
         for session in list(self._sessions.values()):
-            session.clients.close_idle(time.monotonic())
+            session.clients.close_idle(now)
+            if now - session.used_at > FORGET_S:
+                session.memory.clear()
 
     def close(self) -> None:
         for session in list(self._sessions.values()):
