@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 
 from ottla.client import Client
 from ottla.client.share_member import ACCEPT, REJECT, RELEASE, Delivered, ShareMember
+from ottla.client.share_partitions import InFlight, RunState
 from ottla.console.pages.share_group import doing, partition_row, total, why_nothing
 from ottla.doctor.snapshot import Committed, Group, Member
-from ottla.protocol.messages.describe_share_partitions import Run
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -73,13 +73,13 @@ def test_what_happens_to_records_in_words() -> None:
     assert [
         doing(each)
         for each in (
-            Run(state=1),
-            Run(state=1, is_being_written=True),
-            Run(state=3, is_rejected=True),
-            Run(state=3),
-            Run(state=0, delivery_count=2, next_try_ms=5),
-            Run(state=0, delivery_count=0, next_try_ms=5),
-            Run(state=0, delivery_count=2),
+            InFlight(0, 0, RunState.ACQUIRED, 1),
+            InFlight(0, 0, RunState.ACQUIRED, 1, is_being_written=True),
+            InFlight(0, 0, RunState.ARCHIVING, 1, is_rejected=True),
+            InFlight(0, 0, RunState.ARCHIVING, 5),
+            InFlight(0, 0, RunState.BACKING_OFF, 2, next_try_ms=5),
+            InFlight(0, 0, RunState.DELAYED, 0, next_try_ms=5),
+            InFlight(0, 0, RunState.AVAILABLE, 2),
         )
     ] == [
         "with a member",
@@ -177,6 +177,8 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
             view = visitor.json("/dead-letters", name="mail")
             if len(view["letters"]) == 3:
                 break
+        else:
+            raise AssertionError("there are not three dead letters")
         assert [(each["reason"], each["topic"], each["letters"], each["waiting"]) for each in view["causes"]] == [
             ("rejected", "tasks", 3, 3)
         ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ottla.client.client import TopicPartition
-from ottla.client.errors import BrokerError, ClientError, UnsupportedVersionError
-from ottla.client.private_requests import ask_nodes
+from ottla.client.errors import ClientError
+from ottla.client.share_partitions import InFlight, RunState, ShareGroup, SharePartition, describe_share_partitions
 from ottla.console.group_reading import group_of, pauses_of
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
 from ottla.console.pages import group_changes, share_changes
@@ -16,11 +16,7 @@ from ottla.console.pages.group import MemberRow, member_row
 from ottla.console.reading import GROUP, Config, configs
 from ottla.doctor.snapshot import SHARE, Group
 from ottla.escaping import visible
-from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.describe_share_partitions import DescribeSharePartitionsRequest
 
-ACQUIRED, ARCHIVING = 1, 3
-"""States of a run; 0 is a record that is not acquired now."""
 RUNS_MAX: Final = 200
 """Runs that are asked for in each partition, and shown in all."""
 NOT_OTTLA: Final = "This cluster does not report records in flight; nodes of Ottla do."
@@ -35,38 +31,24 @@ def share_group_of(context: Context) -> Group:
     return group
 
 
-def standing_of(context: Context, name: str, runs_max: int, unseen: list[str]) -> dict[int, Any]:
-    """The answer of each node about the group's records in flight. Nodes that lead none of its partitions, and
-    clusters without the request, have none."""
-    context.client.metadata([])
-    request = DescribeSharePartitionsRequest(name, None, runs_max)
-    found: dict[int, Any] = {}
-    for node_id, answer in ask_nodes(context.client, dict.fromkeys(context.client.broker_ids(), request)).items():
-        if isinstance(answer, UnsupportedVersionError):
-            sentence = NOT_OTTLA
-        elif isinstance(answer, ClientError):
-            sentence = f"Records in flight on node {node_id}: {answer}"
-        elif answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            continue
-        elif answer.error_code:
-            sentence = f"Records in flight on node {node_id}: {BrokerError(answer.error_code, visible(name))}"
-        else:
-            found[node_id] = answer
-            continue
-        if sentence not in unseen:
-            unseen.append(sentence)
+def described(context: Context, name: str, runs_max: int, unseen: list[str]) -> ShareGroup | None:
+    """The group's partitions with their records in flight, as their leaders report them; None if nothing is known."""
+    try:
+        found = describe_share_partitions(context.client, name, runs_max=runs_max)
+    except ClientError as failure:
+        unseen.append(f"Records in flight: {failure}")
+        return None
+    if found.unserved_by:
+        unseen.append(NOT_OTTLA)
+    why = dict.fromkeys(each.why_unknown for each in found.partitions if not found.unserved_by)
+    unseen += [f"Records in flight: {visible(reason)}." for reason in why if reason is not None]
     return found
 
 
-def parts_of(standing: Mapping[int, Any]) -> dict[TopicPartition, Any]:
-    """The partitions in the nodes' answers that their leaders have loaded."""
-    return {
-        (topic.name, part.partition_index): part
-        for answer in standing.values()
-        for topic in answer.topics
-        for part in topic.partitions
-        if not part.error_code and part.is_loaded
-    }
+def loaded(group: ShareGroup | None) -> dict[TopicPartition, SharePartition]:
+    """The partitions that their leaders have loaded."""
+    partitions = () if group is None else group.partitions
+    return {(each.topic, each.partition): each for each in partitions if each.is_loaded}
 
 
 # ---- the group -----------------------------------------------------------------------------------------------------
@@ -118,7 +100,7 @@ def load(context: Context) -> ShareGroupView:
     """The share group that the address names."""
     group = share_group_of(context)
     unseen: list[str] = []
-    parts = parts_of(standing_of(context, group.name, 0, unseen))
+    parts = loaded(described(context, group.name, 0, unseen))
     pause = pauses_of(context, [group.name]).get(group.name)
     rows = [partition_row(place, group, parts.get(place)) for place in sorted(group.committed.keys() | group.owned)]
     where, shown = paged(rows, context.number("page", 1))
@@ -145,7 +127,7 @@ def load(context: Context) -> ShareGroupView:
     )
 
 
-def partition_row(place: TopicPartition, group: Group, part: Any) -> SharePartitionRow:
+def partition_row(place: TopicPartition, group: Group, part: SharePartition | None) -> SharePartitionRow:
     """The row of a partition; `part` is what its leader reports, None if it reports nothing."""
     known = group.committed.get(place)
     start, lag = (None, None) if known is None else (known.offset, known.lag)
@@ -155,13 +137,13 @@ def partition_row(place: TopicPartition, group: Group, part: Any) -> SharePartit
         *place,
         part.start_offset if part.start_offset >= 0 else start,
         part.lag if part.lag >= 0 else lag,
-        part.acquired_count,
-        part.archiving_count,
-        part.accepted_count,
-        part.released_count,
-        part.rejected_count,
-        part.lock_timeout_count,
-        part.dead_letter_count,
+        part.acquired,
+        part.archiving,
+        part.acknowledged["accept"],
+        part.acknowledged["release"],
+        part.acknowledged["reject"],
+        part.lock_timeouts,
+        part.dead_letters,
     )
 
 
@@ -219,56 +201,52 @@ def load_runs(context: Context) -> Runs:
     """The records of the group in flight, on all nodes."""
     group = share_group_of(context)
     unseen: list[str] = []
-    standing = standing_of(context, group.name, RUNS_MAX, unseen)
+    found = described(context, group.name, RUNS_MAX, unseen)
+    parts, limits = loaded(found).values(), (None if found is None else found.limits) or {}
     rows = sorted(
-        (row for answer in standing.values() for row in run_rows(answer)),
+        (run_row(part, run, limits["deliveries"]) for part in parts for run in part.runs),
         key=lambda row: (row.member is None, -(row.for_ms or 0), row.topic, row.partition, row.first),
     )
     return Runs(
         title="Records in flight",
         command=context.command("share-groups", "inspect", group.name),
         runs=tuple(rows[:RUNS_MAX]),
-        has_more=len(rows) > RUNS_MAX or any(part.next_offset >= 0 for part in parts_of(standing).values()),
-        lock_ms=max((answer.lock_duration_ms for answer in standing.values()), default=None),
+        has_more=len(rows) > RUNS_MAX or any(part.has_more for part in parts),
+        lock_ms=limits.get("lock_ms"),
         unseen=tuple(unseen),
     )
 
 
-def run_rows(answer: Any) -> Iterator[RunRow]:
-    """The rows of one node's answer."""
-    for topic in answer.topics:
-        for part in topic.partitions:
-            for run in part.runs:
-                yield RunRow(
-                    topic.name,
-                    part.partition_index,
-                    run.first_offset,
-                    run.last_offset,
-                    run.last_offset - run.first_offset + 1,
-                    doing(run),
-                    run.client_id,
-                    run.client_host,
-                    run.member_id,
-                    run.held_ms if run.state == ACQUIRED else None,
-                    run.lock_left_ms if run.state == ACQUIRED else run.next_try_ms if run.next_try_ms > 0 else None,
-                    run.delivery_count,
-                    answer.delivery_count_limit,
-                )
+def run_row(part: SharePartition, run: InFlight, limit: int) -> RunRow:
+    """The row of a run in a partition. `limit`: the most deliveries of a record."""
+    return RunRow(
+        part.topic,
+        part.partition,
+        run.first_offset,
+        run.last_offset,
+        run.last_offset - run.first_offset + 1,
+        doing(run),
+        run.client_id,
+        run.host,
+        run.member,
+        run.held_ms if run.state is RunState.ACQUIRED else None,
+        run.lock_left_ms if run.state is RunState.ACQUIRED else run.next_try_ms or None,
+        run.delivery_count,
+        limit,
+    )
 
 
-def doing(run: Any) -> str:
+def doing(run: InFlight) -> str:
     """The present state of a run of records, in words."""
-    if run.state == ACQUIRED:
+    if run.state is RunState.ACQUIRED:
         return "acknowledged, being stored" if run.is_being_written else "with a member"
-    if run.state == ARCHIVING:
+    if run.state is RunState.ARCHIVING:
         return (
             "rejected, dead letter to be written"
             if run.is_rejected
             else "delivered too often, dead letter to be written"
         )
-    if run.next_try_ms > 0:
-        return "delayed" if run.delivery_count == 0 else "backing off"
-    return "waits for its next delivery"
+    return "waits for its next delivery" if run.state is RunState.AVAILABLE else str(run.state)
 
 
 # ---- configs -------------------------------------------------------------------------------------------------------
