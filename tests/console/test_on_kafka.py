@@ -165,5 +165,5 @@ def test_what_kafka_does_not_report_is_said(visitor: User) -> None:
     assert f"The group {SHARE} has no dead-letter topic" in text
     findings = visitor.json("/overview/part/findings")
     assert findings["took_s"] > 0
-    (sentence,) = findings["unseen"]
-    assert "which only Ottla remembers" in sentence
+    assert any("which only Ottla remembers" in each for each in findings["unseen"])
+    assert all("which only Ottla" in each for each in findings["unseen"])
