@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -18,6 +19,7 @@ from ottla.broker.security.acls import decide
 from ottla.client import Client
 from ottla.client.dead_letters import DEAD_LETTERS
 from ottla.client.share_member import ShareMember
+from ottla.console.access import Clients, RecordsHiddenError
 from ottla.console.app import Console, routes
 from ottla.console.registry import PAGES
 from ottla.console.sessions import Sessions
@@ -32,6 +34,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
 from ottla.testing import EmbeddedBroker
 from ottla.testing.security import Acl
 from tests.harness.console.over_http import User, address, anonymous, hidden_in, settings
+from tests.harness.console.over_http import user as console_user
 
 OP, KIND = Operation, ResourceType
 ADMIN, ADA, GUEST, CLERK = "admin", "ada", "guest", "clerkson"
@@ -299,6 +302,36 @@ def test_a_user_sees_what_the_rules_allow(guests: dict[str, User], user: str) ->
             assert not leaked(user, asked, answer.text), (asked, suffix)
             seen |= {name for name in HIDDEN if name in answer.text and name not in str(asked)}
     assert seen == {name for name, need in HIDDEN.items() if is_allowed(user, (need,))}
+
+
+def test_hidden_records_are_on_no_page(broker: EmbeddedBroker) -> None:
+    """With --no-records, also for the admin: the client below the pages sends no Fetch."""
+    refused: set[str] = set()
+    with console_user(broker.bootstrap_servers, login=broker._client(None).login, no_records=True) as admin:
+        for asked in READS:
+            answer = admin.client.get(str(asked))
+            assert answer.status_code in (200, 403), (asked, answer.text)
+            assert "text-of-" not in answer.text, asked
+            if answer.status_code == 403:
+                assert "started with --no-records" in answer.text
+                refused |= {str(asked)}
+        form = {"step": "preview", "target": "orders"}
+        assert admin.post("/message/resend", form, {"topic": "orders", "partition": 0, "offset": 0}).status_code == 403
+    assert {urlsplit(each).path for each in refused} == {
+        "/messages",
+        "/messages/part/tail",
+        "/message",
+        "/message/download/key",
+        "/message/download/value",
+        "/group/part/past",
+    }
+    clients = Clients(
+        broker.bootstrap_servers, None, broker._client(None).login, deadline_s=30, read_only=False, no_records=True
+    )
+    for use in (clients.read, clients.change):
+        with pytest.raises(RecordsHiddenError):
+            use(lambda lease: lease.client.fetch_raw("orders", 0, 0))
+    clients.close()
 
 
 @pytest.mark.parametrize("user", [ADA, GUEST])

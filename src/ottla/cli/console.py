@@ -32,6 +32,10 @@ Listen = Annotated[
     ),
 ]
 ReadOnly = Annotated[bool, typer.Option("--read-only", help="Refuse every change, whatever the user may do.")]
+NoRecords = Annotated[
+    bool,
+    typer.Option("--no-records", help="Never show keys, values and headers of records, whatever the user may read."),
+]
 Certificate = Annotated[
     Path | None,
     typer.Option("--tls-cert", metavar="FILE", help="PEM file with the certificate of the console (default: no TLS)."),
@@ -54,6 +58,7 @@ Names = Annotated[
 def console(
     listen: Listen = DEFAULT,
     read_only: ReadOnly = False,
+    no_records: NoRecords = False,
     tls_cert: Certificate = None,
     tls_key: Key = None,
     host_name: Names = None,
@@ -74,7 +79,7 @@ def console(
     if tls_key is not None and tls_cert is None:
         raise UsageError("--tls-key needs --tls-cert.")
     host, port = address(listen)
-    settings = settings_of(cluster, read_only=read_only, is_https=tls_cert is not None)
+    settings = settings_of(cluster, read_only=read_only, no_records=no_records, is_https=tls_cert is not None)
     try:
         serving.require_safe(host, is_https=settings.is_https, mechanism=settings.mechanism)
         listener = serving.bound(host, port)
@@ -97,7 +102,7 @@ def console(
         server.run(sockets=[listener])
 
 
-def settings_of(cluster: Cluster, *, read_only: bool, is_https: bool) -> Settings:
+def settings_of(cluster: Cluster, *, read_only: bool, is_https: bool, no_records: bool = False) -> Settings:
     """The console's settings for a cluster; raises CommandError if it cannot be reached."""
     from ottla.console.settings import Settings
 
@@ -114,6 +119,7 @@ def settings_of(cluster: Cluster, *, read_only: bool, is_https: bool) -> Setting
         login=None if asks else own_login(properties),
         mechanism=(mechanism or "SCRAM-SHA-256") if asks else None,
         read_only=read_only,
+        no_records=no_records,
         is_https=is_https,
         arguments=arguments_of(cluster),
     )

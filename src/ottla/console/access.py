@@ -1,7 +1,8 @@
 """Gives pages a client of the cluster: a few per session, with a deadline, and refusing every request that changes.
 
 `ottla.client` blocks, so pages run on threads. A request that is not in `READS` is refused below all pages, unless a
-change that the user has confirmed is being applied, and never with --read-only.
+change that the user has confirmed is being applied, and never with --read-only. With --no-records, a request that reads
+records is refused too.
 """
 
 from __future__ import annotations
@@ -64,18 +65,28 @@ READS: Final = frozenset(
     }
 )
 """The APIs that change nothing."""
+FETCHES: Final = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})
+"""The APIs whose answers hold records."""
 
 
 class ReadOnlyError(ClientError):
     """A request would have changed the cluster where only reading is allowed."""
 
 
+class RecordsHiddenError(ReadOnlyError):
+    """A request would have read records where they are hidden."""
+
+    def __init__(self) -> None:
+        super().__init__("This console shows no records: it was started with --no-records.")
+
+
 @dataclass(slots=True)
 class Limits:
-    """Limits of one client's connections: a deadline, and whether they may change the cluster."""
+    """Limits of one client's connections: a deadline, and whether they may change the cluster and read records."""
 
     until: float = 0.0
     may_change: bool = False
+    may_fetch: bool = True
     sent: int = 0
 
     def left_s(self) -> float:
@@ -86,7 +97,9 @@ class Limits:
         return left
 
     def admit(self, message: Message) -> None:
-        """Count a request. Raises ReadOnlyError if it would change the cluster and may not."""
+        """Count a request. Raises ReadOnlyError if it would change the cluster or read records, and may not."""
+        if not self.may_fetch and message.API_KEY in FETCHES:
+            raise RecordsHiddenError
         creates = message.API_KEY == ApiKey.METADATA and getattr(message, "allow_auto_topic_creation", False)
         if not self.may_change and (message.API_KEY not in READS or creates):
             raise ReadOnlyError(f"{APIS[message.API_KEY].name} is refused: only reading is allowed here.")
@@ -126,9 +139,10 @@ class Clients:
         *,
         deadline_s: float,
         read_only: bool,
+        no_records: bool = False,
     ) -> None:
         self._bootstrap, self._tls, self._login = bootstrap, tls, login
-        self._deadline_s, self._read_only = deadline_s, read_only
+        self._deadline_s, self._read_only, self._no_records = deadline_s, read_only, no_records
         self._lock = threading.Lock()
         self._idle: list[Lease] = []
         self._free = threading.BoundedSemaphore(CLIENTS_MAX)
@@ -194,7 +208,7 @@ class Clients:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        limits = Limits()
+        limits = Limits(may_fetch=not self._no_records)
 
         def connect(host: str, port: int, **options: Any) -> Connection:
             return LimitedConnection(host, port, limits=limits, **options)

@@ -64,6 +64,7 @@ class Sessions:
             login or settings.login,
             deadline_s=settings.deadline_s,
             read_only=settings.read_only,
+            no_records=settings.no_records,
         )
         session = Session(user, clients)
         self._drop_old()

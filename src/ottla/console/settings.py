@@ -23,6 +23,7 @@ class Settings:
     login: Login | None = None
     mechanism: str | None = None
     read_only: bool = False
+    no_records: bool = False
     is_https: bool = False
     arguments: tuple[str, ...] = ()
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)

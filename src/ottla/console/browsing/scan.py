@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from ottla.client.client import Client
 from ottla.client.errors import BrokerError, ClientError, check
 from ottla.client.fetching import FetchedPart, PartitionFetch, post_fetch
+from ottla.console.access import RecordsHiddenError
 from ottla.console.browsing.filters import Filter
 from ottla.protocol.records import CorruptRecordsError, Record, decode_records, iter_batches
 from ottla.protocol.records.batch import BatchHeader
@@ -287,6 +288,8 @@ class Scan:
                     self.client, leader, rows, max_bytes=size, min_bytes=0, max_wait_ms=0, isolation_level=isolation
                 )
                 parts = fetching.take()
+            except RecordsHiddenError:
+                raise
             except ClientError as failure:
                 self._fail([each.partition for each in rows], f"Node {node_id}: {failure}")
                 continue
