@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from ottla.client.client import Client
+from ottla.client.connection import Connection
 from ottla.client.errors import BadResponseError, BrokerError, ClientError, check
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import share_acknowledge as said
@@ -260,13 +261,16 @@ class ShareMember:
 
     def _ask(self, node_id: int, request: Message) -> Any:
         """The node's answer in this session; None if the session was lost, and with it the acquired records."""
-        connection = self._reading.broker(node_id)
-        if request.API_KEY == asked.ShareFetchRequest.API_KEY and connection.version_of(request.API_KEY) >= 2:
-            request.share_acquire_mode = RECORD_LIMIT  # type: ignore[attr-defined]
+        connection: Connection | None = None
         try:
+            connection = self._reading.broker(node_id)
+            if request.API_KEY == asked.ShareFetchRequest.API_KEY and connection.version_of(request.API_KEY) >= 2:
+                request.share_acquire_mode = RECORD_LIMIT  # type: ignore[attr-defined]
             answer = connection.send(request)
         except ClientError:
-            self._reading.drop(connection)
+            if connection is not None:
+                self._reading.drop(connection)
+            self._reading.forget_topics()  # the node may be dead, and other nodes lead its partitions
             self._lose(node_id)
             raise
         if answer.error_code in _SESSION_LOST:
