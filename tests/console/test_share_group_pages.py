@@ -127,7 +127,7 @@ def test_records_under_way_and_who_has_them(visitor: User, console_broker: Embed
         held = next(each for each in runs if each["doing"] == "with a member")
         assert (held["first"], held["last"], held["client_id"], held["deliveries"]) == (2, 2, "ada", 1)
         assert held["for_ms"] >= 0
-        assert 0 < held["left_ms"] <= 30_000
+        assert 0 < held["left_ms"] <= 31_000  # the node reads its clock once per turn
         waits = next(each for each in runs if each["doing"] == "backing off")
         assert (waits["first"], waits["limit"]) == (1, 5)
         assert 0 < waits["left_ms"] <= 61_000  # the console and the node read their own clocks
