@@ -29,10 +29,12 @@ SUBJECTS = subjects("clicks", "readers", "workers", "pay")
 
 @pytest.fixture(scope="module")
 def console_broker() -> Iterator[EmbeddedBroker]:
-    """A broker with one of each thing: a topic, a group, a share group with a held record, an open transaction."""
+    """A broker with one of each thing: a topic that is a KMQ queue too, a group, a share group with a held record, an
+    open transaction."""
     with EmbeddedBroker() as broker, ExitStack() as stack:
         servers: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0}
-        broker.create_topic("clicks", partitions=3)
+        for name in ("clicks", "clicks__markers", "clicks__undelivered"):
+            broker.create_topic(name, partitions=3)
         producer = Producer({**servers, "transactional.id": "pay"})
         producer.init_transactions(60)
         producer.begin_transaction()

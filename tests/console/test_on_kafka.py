@@ -103,11 +103,13 @@ def test_looking_creates_nothing(visitor: User) -> None:
 
 @pytest.fixture(scope="module")
 def busy() -> Iterator[None]:
-    """A group with a member, a share group whose member holds records, an open transaction."""
+    """A KMQ queue, a group with a member, a share group whose member holds records, an open transaction."""
     servers: dict[str, Any] = {"bootstrap.servers": str(PEER)}
     admin = AdminClient(servers)
     replicas = min(3, len(admin.list_topics(timeout=30).brokers))
-    admin.create_topics([NewTopic(TOPIC, 3, replicas)])[TOPIC].result(30)
+    topics = [NewTopic(TOPIC + suffix, 3, replicas) for suffix in ("", "__markers", "__undelivered")]
+    for future in admin.create_topics(topics).values():
+        future.result(30)
     producer = Producer({**servers, "linger.ms": 0})
     for number in range(30):
         producer.produce(TOPIC, f'{{"number": {number}}}', key=str(number), partition=number % 3)

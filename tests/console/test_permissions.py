@@ -108,7 +108,7 @@ def reads() -> Iterator[Asked]:
     """The pages, parts and downloads, with each thing that they can be about."""
     for path in ("/overview", "/overview/part/findings", "/overview/part/disks", "/topics", "/messages", "/groups",
                  "/share-groups", "/transactions", "/transactions/part/held", "/cluster", "/cluster/part/behind",
-                 "/security"):  # fmt: skip
+                 "/security", "/kmq-queues"):  # fmt: skip
         yield Asked(path)
     yield Asked("/topics", query={"internal": 1})
     yield Asked("/cluster/part/moves", (CLUSTER,))
@@ -138,6 +138,8 @@ def reads() -> Iterator[Asked]:
         configs = on_group(OP.DESCRIBE_CONFIGS, name)
         yield Asked("/share-group/part/configs", (configs,), {"name": name})
         yield Asked("/dead-letters", (configs, on_topic(OP.DESCRIBE, "dlq.gravestones")), {"name": name})
+    for path in ("/kmq-queue", "/kmq-dead-letters"):
+        yield Asked(path, (on_topic(OP.DESCRIBE, "payroll"),), {"name": "payroll"})
     for path in ("/transaction", "/transaction/part/readers"):
         yield Asked(path, (Need(OP.DESCRIBE, KIND.TRANSACTIONAL_ID, "strongbox"),), {"name": "strongbox"})
 
@@ -160,6 +162,8 @@ def changes() -> Iterator[Asked]:
         redrive = on_group(OP.DESCRIBE_CONFIGS, name), on_topic(OP.READ, "dlq.gravestones")
         yield Asked("/dead-letters/redrive", redrive, {"name": name}, {"most": "10"}, name)
         yield Asked("/share-group/delete", (on_group(OP.DELETE, name),), {"name": name}, typed=name)
+    redrive = on_topic(OP.READ, "payroll"), on_topic(OP.WRITE, "payroll")
+    yield Asked("/kmq-dead-letters/redrive", redrive, {"name": "payroll"}, {"most": "10"}, "payroll")
     for name, topic in GROUPS.items():
         read = on_group(OP.READ, name), on_topic(OP.READ, topic)
         yield Asked("/group/reset", read, {"name": name}, {"to": "the end", "topic": topic}, name)
@@ -191,7 +195,8 @@ def changes() -> Iterator[Asked]:
 
 
 READS, CHANGES = list(reads()), list(changes())
-IDLE = {"/transactions/abort-hanging", "/cluster/elect", "/cluster/cancel-move", "/dead-letters/redrive"}
+IDLE = {"/transactions/abort-hanging", "/cluster/elect", "/cluster/cancel-move", "/dead-letters/redrive",
+        "/kmq-dead-letters/redrive"}  # fmt: skip
 """Changes that this cluster has nothing for: the admin gets a sentence that says so."""
 HIDDEN = {
     "payroll": on_topic(OP.DESCRIBE, "payroll"),
@@ -215,10 +220,10 @@ HIDDEN = {
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
     """A secured broker with topics, groups, share groups and a transaction. The group `billing` and the share group
-    `packing` read a topic too that their reader may not see."""
+    `packing` read a topic too that their reader may not see. `payroll` is a KMQ queue."""
     users = {name: f"secret-{name}" for name in (ADA, GUEST, CLERK)}
     with EmbeddedBroker(sasl="scram-sha-256", users=users, acls=ACLS) as started, ExitStack() as stack:
-        for name in (*TOPICS, "dlq.gravestones"):
+        for name in (*TOPICS, "dlq.gravestones", "payroll__markers", "payroll__undelivered"):
             started.create_topic(name)
         given: dict[str, Any] = dict(started.client_properties())
         producer = Producer({**given, "linger.ms": 0})

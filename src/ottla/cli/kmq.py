@@ -398,13 +398,13 @@ def reason_of(text: str | None) -> Any:
 
 def row_of(letter: Letter) -> tuple[Any, ...]:
     source = letter.source
-    key = letter.message.key()
+    key = letter.key
     came = f"{source.topic}-{source.partition}@{source.offset}" if source.topic else None
     return (
         letter.partition,
         letter.offset,
         came,
-        key.decode(errors="backslashreplace") if isinstance(key, bytes) else key,
+        None if key is None else key.decode(errors="backslashreplace"),
         source.reason,
         source.delivery_count,
         shown_time(source.at_ms),

@@ -315,14 +315,14 @@ def send_back(client: Client, letters: Iterable[Letter]) -> tuple[list[Letter], 
     back: list[Letter] = []
     for (topic, partition), pairs in by_place.items():
         try:
-            _produce(client, topic, partition, [record for _, record in pairs])
+            append_records(client, topic, partition, [record for _, record in pairs])
         except ClientError as error:
             raise NotSentBackError(f"Records could not go back to {topic}-{partition}: {error}", back) from error
         back += [letter for letter, _ in pairs]
     return back, gone
 
 
-def _produce(client: Client, topic: str, partition: int, records: list[Record]) -> None:
+def append_records(client: Client, topic: str, partition: int, records: list[Record]) -> None:
     """Append records in order, in as many batches as the topic's max.message.bytes requires. Raises ClientError."""
     try:
         client.produce_raw(topic, partition, bytes(build_batch(records)))
@@ -330,8 +330,8 @@ def _produce(client: Client, topic: str, partition: int, records: list[Record]) 
         if error.code != ErrorCode.MESSAGE_TOO_LARGE or len(records) == 1:
             raise
         middle = len(records) // 2
-        _produce(client, topic, partition, records[:middle])
-        _produce(client, topic, partition, records[middle:])
+        append_records(client, topic, partition, records[:middle])
+        append_records(client, topic, partition, records[middle:])
 
 
 class NotSentBackError(ClientError):

@@ -167,6 +167,10 @@ class MarkersPartition:
         """The due time of each open message; some may be in the past."""
         return (entry[1] for entry in self._open.values())
 
+    def in_work(self) -> Iterator[tuple[int, Open]]:
+        """(offset, state) of each open message."""
+        return iter(self._open.items())
+
     def clock(self, now: int) -> int:
         """The time that deadlines are compared with."""
         if self._at_end and now - self._read_at >= self.config.use_now_after_ms:

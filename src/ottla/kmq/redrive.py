@@ -36,11 +36,13 @@ SEND_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter and the provenance in its headers."""
+    """A dead letter and the provenance in its headers. `timestamp_ms` is its record's, 0 if it has none."""
 
-    message: Message
     partition: int
     offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
     source: headers.Provenance
     own: headers.Headers
     """The headers that the message had, including its redelivery count."""
@@ -49,6 +51,22 @@ class Letter:
     def lost(self) -> bool:
         """Whether the message was lost, so that there is nothing to send back."""
         return self.source.reason == Reason.LOST
+
+    @property
+    def redrives(self) -> int:
+        """How often it was sent back before."""
+        return headers.count_in(self.own, headers.REDRIVE_COUNT)
+
+    def place(self, config: KmqConfig, partitions: Mapping[str, int]) -> tuple[str, int]:
+        """The topic and partition to which it goes back; -1 for any partition. `partitions`: their number by topic."""
+        topic = self.source.topic or config.queue
+        partition = self.source.partition
+        return topic, -1 if partition is None or partition >= partitions.get(topic, 0) else partition
+
+    def headers_back(self, config: KmqConfig) -> headers.Headers:
+        """The headers with which it goes back: without the redelivery count, and counted once more."""
+        kept = [each for each in self.own if each[0] != config.count_header]
+        return headers.with_count(kept, headers.REDRIVE_COUNT, self.redrives + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +83,13 @@ class Choice:
 
     def takes(self, letter: Letter) -> bool:
         source = letter.source
-        at_ms = time_of(letter.message) if source.at_ms is None else source.at_ms
+        at_ms = letter.timestamp_ms if source.at_ms is None else source.at_ms
         return (
             (self.partition is None or source.partition == self.partition)
             and (self.reason is None or source.reason == self.reason)
             and (self.since_ms is None or at_ms >= self.since_ms)
             and (self.until_ms is None or at_ms < self.until_ms)
-            and (self.key is None or letter.message.key() == self.key)
+            and (self.key is None or letter.key == self.key)
             and all(each in letter.own for each in self.headers)
         )
 
@@ -217,7 +235,7 @@ class Redrive:
         for letter in letters:
             if not letter.lost:
                 self._pace()
-                self._send(letter, failures, time_of(letter.message))
+                self._send(letter, failures, letter.timestamp_ms)
         if self._producer.flush(SEND_TIMEOUT_S) or failures:
             why = failures[0].str() if failures else "no answer in time"
             raise KmqRefusedError(f"Letters of {self.config.dead_letters} could not be sent back: {why}.")
@@ -244,20 +262,15 @@ class Redrive:
             else:
                 failures.append(error)
 
-        topic = letter.source.topic or self.config.queue
-        partition = -1 if letter.source.partition is None else letter.source.partition
-        if partition >= self._counts.get(topic, 0):
-            partition = -1
-        again = headers.count_in(letter.own, headers.REDRIVE_COUNT) + 1
-        kept = [each for each in letter.own if each[0] != self.config.count_header]
+        topic, partition = letter.place(self.config, self._counts)
         self._producer.produce(
             topic,
-            letter.message.value(),
-            letter.message.key(),
+            letter.value,
+            letter.key,
             partition,
             on_delivery=told,
             timestamp=timestamp_ms,
-            headers=headers.with_count(kept, headers.REDRIVE_COUNT, again),  # type: ignore[arg-type]
+            headers=letter.headers_back(self.config),  # type: ignore[arg-type]
         )
 
     def _pace(self) -> None:
@@ -314,4 +327,14 @@ def letter_of(message: Message) -> Letter:
     """Parse a dead letter."""
     partition, offset = placed(message)
     found: headers.Headers = message.headers() or []  # type: ignore[assignment]
-    return Letter(message, partition, offset, headers.provenance(found), headers.of_message(found))
+    key: Any = message.key()
+    value: Any = message.value()
+    return letter_from(partition, offset, key, value, time_of(message), found)
+
+
+def letter_from(
+    partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp_ms: int, found: headers.Headers
+) -> Letter:
+    """The dead letter in a record with these headers."""
+    source, own = headers.provenance(found), headers.of_message(found)
+    return Letter(partition, offset, key, value, timestamp_ms, source, own)

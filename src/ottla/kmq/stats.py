@@ -1,20 +1,20 @@
 """Computes the state of a queue from its topics, without joining any of its groups.
 
 It feeds the tracker's machine with the markers from the committed position to the end. It changes nothing on the
-cluster.
+cluster. `standing_of` and `in_work` are pure: the console gets the markers with another client.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ottla.kmq.client import placed, taken
 from ottla.kmq.config import KmqConfig, KmqRefusedError
-from ottla.kmq.events import EndReached
-from ottla.kmq.machine import MarkersPartition
+from ottla.kmq.events import EndReached, Reason
+from ottla.kmq.machine import MarkersPartition, reason_of
 from ottla.kmq.topics import partition_counts, properties_of, require_topics
 from ottla.kmq.tracker import markers_of, now_ms
 
@@ -67,9 +67,37 @@ def standing(consumer: Consumer, markers: Consumer, config: KmqConfig, partition
     machine = MarkersPartition(partition, config)
     if lag:
         feed(markers, config.markers, machine, position, position + lag)
-    now = now_ms()
+    return standing_of(machine, waiting, lag, now_ms())
+
+
+def standing_of(machine: MarkersPartition, waiting: int, markers_lag: int, now: int) -> Standing:
+    """The state of a partition whose markers the machine has read."""
     overdue = [due for due in machine.due_times_ms() if due < now]
-    return Standing(partition, waiting, machine.open_count, len(overdue), now - min(overdue) if overdue else None, lag)
+    late_ms = now - min(overdue) if overdue else None
+    return Standing(machine.partition, waiting, machine.open_count, len(overdue), late_ms, markers_lag)
+
+
+@dataclass(frozen=True, slots=True)
+class InWork:
+    """A message in progress. `since_ms`: when its work began, None if unknown; `until_ms`: when it is redelivered.
+
+    `reason` and `text` are the worker's, None and "" while it has not failed or rejected the message.
+    """
+
+    partition: int
+    offset: int
+    since_ms: int | None
+    until_ms: int
+    reason: Reason | None
+    text: str
+
+
+def in_work(machine: MarkersPartition, stamps: Mapping[int, int]) -> Iterator[InWork]:
+    """The messages in progress. `stamps`: the timestamps of markers, by their offset."""
+    for offset, (marker_offset, due_ms, deadline_ms, verdict) in machine.in_work():
+        _, reason, text = reason_of(deadline_ms, verdict)
+        since_ms = stamps.get(marker_offset)
+        yield InWork(machine.partition, offset, since_ms, due_ms, None if verdict is None else reason, text)
 
 
 def left(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:

@@ -17,6 +17,8 @@ def subjects(topic: str, group: str, share: str, transactional_id: str) -> dict[
         "group": {"name": group},
         "share_group": {"name": share},
         "dead_letters": {"name": share},
+        "kmq_queue": {"name": topic},
+        "kmq_dead_letters": {"name": topic},
         "transaction": {"name": transactional_id},
     }
 

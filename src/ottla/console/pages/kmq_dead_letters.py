@@ -1,0 +1,284 @@
+"""Shows the dead letters of a KMQ queue with their causes, and sends them back as `ottla kmq redrive` does."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.client.client import Client
+from ottla.client.dead_letters import OFFSETS_BY_NAME, append_records
+from ottla.client.errors import BrokerError, ClientError, check
+from ottla.console.browsing.partitioner import partition_of
+from ottla.console.kmq_reading import Letters, config_named, read_letters, topic_of_letters
+from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, View, url
+from ottla.doctor.words import count
+from ottla.escaping import visible, visible_lines
+from ottla.kmq.config import KmqConfig
+from ottla.kmq.events import Reason
+from ottla.kmq.redrive import BATCH, METADATA_BYTES_MAX, Choice, Letter, redrive_group
+from ottla.kmq.redrive import Done as Progress
+from ottla.protocol.apis import ApiKey
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from ottla.protocol.records import Record
+
+READ_MAX: Final = 500
+"""The newest records of each partition of the dead-letter topic that are read for the page."""
+SHOWN_MAX: Final = 200
+CAUSES_MAX: Final = 50
+VALUE_BYTES: Final = 200
+SENT_MAX: Final = 5_000
+"""Dead letters that are sent back at once. The command has no such limit, and can keep to a rate."""
+CIRCLES: Final = 3
+"""A message that was sent back this often keeps failing."""
+ANY: Final = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class KmqLetterRow:
+    """A dead letter. `topic`, `source_partition` and `source_offset` are where its message was, if its headers say so.
+    `value` is the beginning of the value as text; `at_ms`: when it became a dead letter."""
+
+    partition: int
+    offset: int
+    topic: str | None
+    source_partition: int | None
+    source_offset: int | None
+    reason: str
+    text: str
+    deliveries: int | None
+    redrives: int
+    at_ms: int
+    is_back: bool
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class KmqCause:
+    """How many of the dead letters that were read have the same cause in the same words."""
+
+    reason: str
+    text: str
+    letters: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KmqDeadLetters(View):
+    """The newest dead letters of a queue. `circling` counts those whose message was sent back again and again."""
+
+    queue: str
+    topic: str
+    letters: tuple[KmqLetterRow, ...]
+    causes: tuple[KmqCause, ...]
+    read: int
+    read_max: int
+    waiting: int
+    circling: int
+    unseen: tuple[str, ...]
+
+
+def load(context: Context) -> KmqDeadLetters:
+    """The newest dead letters of the queue that the address names."""
+    config = config_named(context)
+    topic = topic_of_letters(context, config)
+    unseen: list[str] = []
+    found = read_letters(context, config, topic, unseen, newest=READ_MAX)
+    shown = sorted((row_of(each, found) for each in found.letters), key=lambda each: each.at_ms, reverse=True)
+    return KmqDeadLetters(
+        title=f"Dead letters of {visible(config.queue)}",
+        command=context.command("kmq", "redrive", config.queue),
+        queue=config.queue,
+        topic=topic.name,
+        letters=tuple(shown[:SHOWN_MAX]),
+        causes=causes_of(shown),
+        read=len(shown),
+        read_max=READ_MAX,
+        waiting=sum(not each.is_back for each in shown),
+        circling=sum(each.redrives >= CIRCLES for each in shown),
+        unseen=tuple(unseen),
+    )
+
+
+def row_of(letter: Letter, found: Letters) -> KmqLetterRow:
+    """The row of a dead letter."""
+    source = letter.source
+    value = "" if letter.value is None else letter.value[:VALUE_BYTES].decode("utf-8", "replace")
+    return KmqLetterRow(
+        letter.partition,
+        letter.offset,
+        source.topic,
+        source.partition,
+        source.offset,
+        source.reason or "unknown",
+        source.text,
+        source.delivery_count,
+        letter.redrives,
+        letter.timestamp_ms if source.at_ms is None else source.at_ms,
+        found.is_back(letter),
+        visible_lines(value),
+    )
+
+
+def causes_of(rows: Iterable[KmqLetterRow]) -> tuple[KmqCause, ...]:
+    """The causes with their numbers, the most frequent first."""
+    all_, waiting = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for each in rows:
+        all_[each.reason, each.text] += 1
+        waiting[each.reason, each.text] += not each.is_back
+    return tuple(KmqCause(*cause, number, waiting[cause]) for cause, number in all_.most_common(CAUSES_MAX))
+
+
+# ---- redrive -------------------------------------------------------------------------------------------------------
+
+
+def redrive_fields(_: Context) -> tuple[Field, ...]:
+    return (
+        Field("reason", "Cause", "select", ANY, (ANY, *Reason)),
+        Field("partition", "Only messages of this partition", hint="Empty: of every partition."),
+        Field("most", "At most", "number", "1000", hint=f"Up to {SENT_MAX:,} at once, the oldest first."),
+    )
+
+
+def choice_in(context: Context) -> tuple[Choice, int, list[str]]:
+    """The dead letters that the form selects, how many at most, and the options of the command. Raises InputError."""
+    reason, partition = context.form.get("reason", ANY), context.form.get("partition", "").strip()
+    if reason != ANY and reason not in set(Reason):
+        raise InputError("Choose a cause.")
+    if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
+        raise InputError("Give the number of a partition, or nothing.")
+    most = context.form.get("most", "").strip()
+    if not (most.isascii() and most.isdigit() and 0 < int(most[:12]) <= SENT_MAX):
+        raise InputError(f"Give a number from 1 to {SENT_MAX:,}.")
+    options = [
+        *(["--partition", str(int(partition))] if partition else []),
+        *([] if reason == ANY else ["--reason", reason]),
+        *("--max-records", most),
+    ]
+    chosen = None if reason == ANY else Reason(reason)
+    return Choice(partition=int(partition) if partition else None, reason=chosen), int(most), options
+
+
+def chosen(context: Context, config: KmqConfig, choice: Choice, most: int) -> tuple[list[Letter], Letters]:
+    """The dead letters that would be sent back, and all that were read. Raises InputError if something is unknown:
+    a dead letter could be sent back twice."""
+    unseen: list[str] = []
+    found = read_letters(context, config, topic_of_letters(context, config), unseen)
+    if unseen:
+        raise InputError(f"Not everything could be read, so nothing is sent back now: {' '.join(unseen)}")
+    return [each for each in found.letters if choice.takes(each)][:most], found
+
+
+def redrive_preview(context: Context) -> Preview:
+    """The dead letters that would be sent back."""
+    config = config_named(context)
+    choice, most, options = choice_in(context)
+    letters, found = chosen(context, config, choice, most)
+    if not letters:
+        rest = "" if found.is_over else " Only the oldest were read."
+        raise InputError(f"No dead letter of this kind waits to be sent back.{rest}")
+    lost, again = sum(each.lost for each in letters), sum(each.redrives >= CIRCLES for each in letters)
+    went = Counter(each.source.topic or config.queue for each in letters if not each.lost)
+    where = ", ".join(f"{number:,} to {visible(name)}" for name, number in went.most_common(5)) or "none"
+    warnings = [
+        (again, f"{count(again, 'message')} of them went back {CIRCLES} times or more and failed again."),
+        (lost, f"{count(lost, 'dead letter')} of them have no message to send: it was lost. They count as done."),
+        (not found.is_over, "Only the oldest dead letters were read; there are more."),
+    ]
+    return Preview(
+        config.queue,
+        (f"Sends {count(len(letters) - lost, 'message')} back: {where}. Every group that reads the topic gets them.",),
+        tuple(sentence for holds, sentence in warnings if holds),
+        ("Dead letter", "Topic", "Partition", "Offset", "Cause", "Reason", "Deliveries", "Went back"),
+        tuple(
+            (f"{each.partition}:{each.offset}", each.source.topic, each.source.partition, each.source.offset,
+             each.source.reason, each.source.text, each.source.delivery_count, each.redrives)
+            for each in letters[:50]
+        ),
+        facts=[(each.partition, each.offset) for each in letters],
+        command=context.command("kmq", "redrive", config.queue, *options, "--execute"),
+    )  # fmt: skip
+
+
+def redrive(context: Context) -> Done:
+    """Send the dead letters back, and commit after each batch which of them are done."""
+    config = config_named(context)
+    choice, most, _ = choice_in(context)
+    letters, found = chosen(context, config, choice, most)
+    counts = {each: len(context.client.topic(each).leaders) for each in {config.queue, *topics_in(letters)}}
+    for partition in sorted({each.partition for each in letters}):
+        progress = found.done[partition]
+        ours = [each for each in letters if each.partition == partition]
+        for batch in (ours[at : at + BATCH] for at in range(0, len(ours), BATCH)):
+            position, metadata = progress.position(each.offset for each in batch)
+            if len(metadata) > METADATA_BYTES_MAX:
+                raise ClientError(
+                    f"Stopped in partition {partition}: the dead letters chosen are too scattered to remember which "
+                    "were sent. Send back some of those between them too, or all."
+                )
+            send(context.client, config, batch, counts)
+            for each in batch:
+                progress.add(each.offset)
+            commit(context.client, config, partition, progress, position, metadata)
+    lost = sum(each.lost for each in letters)
+    details = {"queue": config.queue, "sent_back": len(letters) - lost, "lost": lost}
+    sentence = f"Sent {count(len(letters) - lost, 'message')} of {visible(config.queue)} back."
+    return Done(sentence, url("/kmq-dead-letters", name=config.queue), details)
+
+
+def topics_in(letters: Iterable[Letter]) -> set[str]:
+    return {each.source.topic for each in letters if each.source.topic and not each.lost}
+
+
+def send(client: Client, config: KmqConfig, letters: Sequence[Letter], counts: Mapping[str, int]) -> None:
+    """Append the messages of dead letters to their partitions. Raises ClientError."""
+    by_place: dict[tuple[str, int], list[Letter]] = {}
+    for each in letters:
+        if not each.lost:
+            topic, partition = each.place(config, counts)
+            if partition < 0:
+                partition = 0 if each.key is None else partition_of(each.key, counts[topic])
+            by_place.setdefault((topic, partition), []).append(each)
+    for (topic, partition), rows in by_place.items():
+        try:
+            append_records(client, topic, partition, [record_of(config, each, each.timestamp_ms) for each in rows])
+        except BrokerError as refused:
+            if refused.code != ErrorCode.INVALID_TIMESTAMP:
+                raise
+            append_records(client, topic, partition, [record_of(config, each, 0) for each in rows])
+
+
+def record_of(config: KmqConfig, letter: Letter, timestamp_ms: int) -> Record:
+    """The message of a dead letter as it goes back; now, if it has no timestamp."""
+    stamp = timestamp_ms or int(time.time() * 1000)
+    return Record(timestamp_ms=stamp, key=letter.key, value=letter.value, headers=letter.headers_back(config))
+
+
+def commit(client: Client, config: KmqConfig, partition: int, progress: Progress, start: int, metadata: str) -> None:
+    """Commit which dead letters of a partition are done. Raises ClientError."""
+    group = redrive_group(config)
+    row = OffsetCommitRequestPartition(partition, start, committed_metadata=metadata)
+    topic = OffsetCommitRequestTopic(config.dead_letters, partitions=[row])
+    coordinator = client.coordinator(group)
+    version = min(coordinator.version_of(ApiKey.OFFSET_COMMIT), OFFSETS_BY_NAME)
+    for place in coordinator.send(OffsetCommitRequest(group, topics=[topic]), version).topics:
+        for part in place.partitions:
+            check(part.error_code, f"the progress of redrives of {visible(config.queue)}")
+    progress.start = start
+    progress.beyond = {each for each in progress.beyond if each >= start}
+
+
+PAGE: Final = Page(
+    name="kmq_dead_letters",
+    path="/kmq-dead-letters",
+    load=load,
+    refresh_s=15,
+    changes=(Change("redrive", "Send back", redrive_preview, redrive, redrive_fields),),
+)
