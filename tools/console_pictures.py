@@ -1,6 +1,7 @@
 """Takes the pictures of docs/console.md: `python -m tools.console_pictures`. Needs Debian's chromium.
 
-It starts a broker with some topics, groups and messages, opens the console in the browser, and writes PNG files.
+It starts a broker with some topics, groups and messages and the stuck queue of `./demo --console`, opens the console
+in the browser, and writes PNG files.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.console.settings import Settings
+from ottla.demo.stuck import stick
 from ottla.testing import EmbeddedBroker
 from tests.harness.console.browser import opened, served, started
 
 TARGET = Path(__file__).parent.parent / "docs" / "pictures"
-TOPICS = {"clicks": 6, "orders": 3, "payments": 3, "emails": 2}
+TOPICS = {"clicks": 6, "orders": 3, "payments": 3, "receipts": 2}
 PAGES = {
     "console-overview": ("/overview", "light"),
     "console-messages": ("/messages?topic=orders&limit=20", "light"),
     "console-group": ("/group?name=billing", "dark"),
+    "console-share-group": ("/share-group?name=mailers", "light"),
 }
 
 
@@ -49,12 +52,14 @@ def main() -> None:
         for name, partitions in TOPICS.items():
             broker.create_topic(name, partitions=partitions)
         fill(broker.bootstrap_servers)
+        jobs = stick(broker.bootstrap_servers)
         with served(Settings(broker.bootstrap_servers, frozenset())) as address:
             for name, (path, scheme) in PAGES.items():
                 with opened(browser, address, color_scheme=scheme, viewport={"width": 1180, "height": 720}) as found:
                     found.go(path)
                     time.sleep(1)  # the transaction's marker and the second answer of the parts
                     found.page.screenshot(path=TARGET / f"{name}.png")
+        jobs.stop()
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_a_live_page_asks_again_until_it_is_paused(opened: Opened, console_broke
     with opened.page.expect_response(lambda each: "/topic?" in each.url and "part" not in each.url):
         pass
     opened.page.keyboard.press("p")
-    expect(opened.page.get_by_role("button", name="Resume")).to_have_attribute("aria-pressed", "true")
+    expect(opened.page.get_by_role("button", name="Update again")).to_have_attribute("aria-pressed", "true")
     assert all(each.startswith(opened.address.split("/?")[0]) for each in asked), "a request left the console"
 
 

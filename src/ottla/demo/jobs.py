@@ -16,12 +16,7 @@ from multiprocessing.connection import Connection, wait
 
 from ottla.demo.worker import DONE, REJECTED, WORK_S
 
-JOBS, DEAD_LETTERS, QUEUE = "jobs", "dlq.jobs", "workers"
-GROUP_CONFIGS = {
-    "share.auto.offset.reset": "earliest",
-    "share.retry.backoff.ms": "100",
-    "errors.deadletterqueue.topic.name": DEAD_LETTERS,
-}
+JOBS, QUEUE = "jobs", "workers"
 REQUEST_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
 TICK_S = 0.1
@@ -30,30 +25,37 @@ TICK_S = 0.1
 class Worker:
     """One worker process, and the pipe through which it reports. `jobs`: how many it has finished."""
 
-    def __init__(self, bootstrap: str, name: str) -> None:
+    def __init__(self, bootstrap: str, queue: str, topic: str, name: str) -> None:
         self.name = name
         self.ready = False
         self.jobs = 0
         read, write = os.pipe()
         self.pipe = Connection(read, writable=False)
-        command = [sys.executable, "-m", "ottla.demo.worker", bootstrap, QUEUE, name, str(write), JOBS]
+        command = [sys.executable, "-m", "ottla.demo.worker", bootstrap, queue, name, str(write), topic]
         self.process = subprocess.Popen(command, pass_fds=(write,), stderr=subprocess.DEVNULL)
         os.close(write)
 
 
 class Jobs:
     """The job queue and its workers. `done`: how often each job was done; `delivered`: the highest delivery count that
-    a worker has reported for it."""
+    a worker has reported for it. `topic`, `queue`: names of the jobs' topic and of the share group."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, topic: str = JOBS, queue: str = QUEUE) -> None:
         self._bootstrap = bootstrap
+        self.topic = topic
+        self.queue = queue
         self.workers: list[Worker] = []
         self.done: Counter[int] = Counter()
         self.rejected: set[int] = set()
         self.delivered: dict[int, int] = {}
 
-    def set_up(self) -> None:
-        """Create a topic with one partition and a topic for dead letters, and configure the group."""
+    @property
+    def dead_letter_topic(self) -> str:
+        return f"dlq.{self.topic}"
+
+    def set_up(self, **configs: str) -> None:
+        """Create a topic with one partition and a topic for dead letters, and configure the group. `configs`: further
+        configs of the group, with underscores for dots."""
         from confluent_kafka.admin import (
             AdminClient,
             AlterConfigOpType,
@@ -64,19 +66,24 @@ class Jobs:
         )
 
         admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 2})
-        letters = NewTopic(DEAD_LETTERS, 1, config={"errors.deadletterqueue.group.enable": "true"})
-        for future in admin.create_topics([NewTopic(JOBS, 1), letters]).values():
+        letters = NewTopic(self.dead_letter_topic, 1, config={"errors.deadletterqueue.group.enable": "true"})
+        for future in admin.create_topics([NewTopic(self.topic, 1), letters]).values():
             future.result(REQUEST_TIMEOUT_S)
+        wanted = {
+            "share.auto.offset.reset": "earliest",
+            "share.retry.backoff.ms": "100",
+            "errors.deadletterqueue.topic.name": self.dead_letter_topic,
+            **{name.replace("_", "."): value for name, value in configs.items()},
+        }
         entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in GROUP_CONFIGS.items()
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()
         ]
-        resource = ConfigResource(ResourceType.GROUP, QUEUE, incremental_configs=entries)
+        resource = ConfigResource(ResourceType.GROUP, self.queue, incremental_configs=entries)
         for future in admin.incremental_alter_configs([resource]).values():
             future.result(REQUEST_TIMEOUT_S)
 
     def start_workers(self, count: int) -> None:
-        self.workers = [Worker(self._bootstrap, f"worker-{n + 1}") for n in range(count)]
+        self.workers = [Worker(self._bootstrap, self.queue, self.topic, f"worker-{n + 1}") for n in range(count)]
 
     def produce(self, kinds: list[str]) -> None:
         """Produce one job for each kind, in order, each in a batch of its own, because a worker acquires at least one
@@ -86,7 +93,7 @@ class Jobs:
         one_by_one = {"linger.ms": 0, "batch.num.messages": 1}
         producer = Producer({"bootstrap.servers": self._bootstrap, **one_by_one, "log_level": 2})
         for number, kind in enumerate(kinds):
-            producer.produce(JOBS, f"{number} {kind}", partition=0)
+            producer.produce(self.topic, f"{number} {kind}", partition=0)
             producer.poll(0)
         producer.flush(REQUEST_TIMEOUT_S)
 
@@ -147,7 +154,7 @@ class Jobs:
         consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "demo-letters", "log_level": 2})
         found: list[int] = []
         try:
-            consumer.assign([TopicPartition(DEAD_LETTERS, 0, OFFSET_BEGINNING)])
+            consumer.assign([TopicPartition(self.dead_letter_topic, 0, OFFSET_BEGINNING)])
             end = time.monotonic() + REQUEST_TIMEOUT_S
             while len(found) < count and time.monotonic() < end:
                 letters = [each for each in consumer.consume(100, 0.2) if each.error() is None]
@@ -162,7 +169,7 @@ class Jobs:
         from ottla.client.share_groups import share_group_offsets
 
         with Client(self._bootstrap) as client:
-            return sum(each.lag for each in share_group_offsets(client, QUEUE))
+            return sum(each.lag for each in share_group_offsets(client, self.queue))
 
     def stop(self) -> None:
         for worker in self.workers:

@@ -10,7 +10,12 @@ from ottla.demo.cluster_steps import CLUSTER_STEPS
 from ottla.demo.demonstration import Demonstration, StepFailedError
 from ottla.demo.node import NodeFailedError
 from ottla.demo.steps import STEPS
+from ottla.demo.stuck import MAILERS, stick
 
+STUCK = (
+    f"A job queue on the first node is stuck: [bold]{MAILERS}[/bold]. The overview says so. Find out why, and "
+    "get its jobs done: its workers still run."
+)
 LOOK = "[bold]./demo --console[/bold] shows all of this in the browser at the end, with the nodes still running."
 
 
@@ -49,8 +54,11 @@ def run(
             demo.console.print(f"\n{LOOK}", highlight=False, soft_wrap=True)
         else:
             demo.hide()
-            show(places_of(demo))
-    except (StepFailedError, NodeFailedError) as failure:
+            places = places_of(demo)
+            demo.jobs = stick(demo.node.address)
+            demo.console.print(f"\n{STUCK}", highlight=False, soft_wrap=True)
+            show(places)
+    except (StepFailedError, NodeFailedError, TimeoutError) as failure:
         demo.hide()
         print(f"ottla: {failure}", file=sys.stderr)
         return 1

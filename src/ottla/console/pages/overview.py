@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.errors import ClientError, check
-from ottla.console.page import Context, Page, Part, View
+from ottla.console.page import Context, Page, Part, View, url
 from ottla.console.reading import metadata_of_all
 from ottla.doctor import Evidence, Snapshot, diagnose, gather
+from ottla.doctor.snapshot import SHARE
 from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
 WINDOW_S: Final = (5.0, 600.0)
@@ -103,6 +104,7 @@ class FindingRow:
     advice: str
     check: str
     sure_with: str | None
+    page: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +147,7 @@ def findings_of(evidence: Evidence | None, took_s: float, command: str) -> Findi
             each.finding.advice,
             each.check.name,
             each.finding.sure_with,
+            "" if evidence is None else page_of(each.finding.subject, evidence.last),
         )
         for each in found[:FINDINGS_MAX]
     ]
@@ -158,6 +161,21 @@ def findings_of(evidence: Evidence | None, took_s: float, command: str) -> Findi
         took_s=took_s,
         is_waiting=evidence is None,
     )
+
+
+def page_of(subject: str, snapshot: Snapshot) -> str:
+    """The address of the page of a finding's subject: a group, a topic, a partition, a transactional id; "" if there is
+    none."""
+    group = snapshot.groups_by_name().get(subject)
+    if group is not None:
+        return url("/share-group" if group.type == SHARE else "/group", name=subject)
+    topics = {topic.name for topic in snapshot.topics}
+    for name in (subject, subject.rpartition("-")[0]):
+        if name in topics:
+            return url("/topic", name=name)
+    if subject in {each.name for each in snapshot.transactions}:
+        return url("/transaction", name=subject)
+    return ""
 
 
 # ---- disks ---------------------------------------------------------------------------------------------------------

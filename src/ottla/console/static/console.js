@@ -47,7 +47,7 @@
   const toggle = () => {
     paused = !paused;
     pause().setAttribute("aria-pressed", String(paused));
-    pause().textContent = paused ? "Resume" : "Pause";
+    pause().textContent = paused ? "Update again" : "Stop updates";
   };
 
   const move = (step) => {
