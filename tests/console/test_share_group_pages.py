@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from ottla.client import Client
 from ottla.client.share_member import ACCEPT, REJECT, RELEASE, Delivered, ShareMember
 from ottla.client.share_partitions import InFlight, RunState
+from ottla.console.group_reading import Pause
 from ottla.console.pages.share_group import doing, partition_row, total, why_nothing
 from ottla.doctor.snapshot import Committed, Group, Member
 from ottla.protocol.messages.incremental_alter_configs import (
@@ -95,12 +96,13 @@ def test_what_happens_to_records_in_words() -> None:
 def test_why_members_get_nothing() -> None:
     reads = Member("m", "ada", "/h", owned=frozenset({("t", 0)}))
     group = Group("g", "share", "Stable", (reads,))
-    assert "is paused" in why_nothing(group, is_paused=True, lag=5)
-    assert "no members" in why_nothing(Group("g", "share", "Empty"), is_paused=False, lag=5)
+    assert "is paused" in why_nothing(group, Pause(1, "an admin"), 5)
+    assert "has paused itself" in why_nothing(group, Pause(1, "the breaker: more than 3 dead letters"), 5)
+    assert "no members" in why_nothing(Group("g", "share", "Empty"), None, 5)
     idle = Group("g", "share", "Stable", (Member("m", "ada", "/h"),))
-    assert "No member has a partition" in why_nothing(idle, is_paused=False, lag=5)
-    assert "Every record is done" in why_nothing(group, is_paused=False, lag=0)
-    assert why_nothing(group, is_paused=False, lag=5) == ""
+    assert "No member has a partition" in why_nothing(idle, None, 5)
+    assert "Every record is done" in why_nothing(group, None, 0)
+    assert why_nothing(group, None, 5) == ""
     assert (total([None, 3, 4]), total([None])) == (7, None)
 
 

@@ -1,7 +1,8 @@
 """Runs one worker of the job queue, a process of its own: `python -m ottla.demo.worker BOOTSTRAP GROUP NAME FD TOPIC`.
 
 A job is `number kind`. Each takes WORK_S. A job of kind "broken" is rejected; a "flaky" one is released at its first
-delivery and done at its second; all others are done. The worker reports each result to its parent through the pipe FD
+delivery and done at its second; a "refused" one is rejected, and done after it was sent back from the dead letters; all
+others are done. The worker reports each result to its parent through the pipe FD
 before it acknowledges the job. So if a worker is killed, at worst another worker does some jobs again.
 """
 
@@ -14,6 +15,9 @@ from multiprocessing.connection import Connection
 
 WORK_S = 0.02
 POLL_S = 0.2
+
+SENT_BACK = "ottla-redrive-count"
+"""The header of a record that was sent back from a dead-letter topic."""
 
 DONE, REJECTED, RELEASED = "done", "rejected", "released"
 
@@ -43,7 +47,8 @@ def main(bootstrap: str, group: str, name: str, pipe: int, topic: str) -> None:
                 number, kind = (message.value() or b"").decode().split()
                 deliveries = message.delivery_count() or 1
                 time.sleep(WORK_S)
-                did = verdict(kind, deliveries)
+                sent_back = any(name == SENT_BACK for name, _ in message.headers() or ())
+                did = verdict(kind, deliveries, sent_back=sent_back)
                 parent.send((did, int(number), deliveries))
                 consumer.acknowledge(message, verdicts[did])
             if messages:
@@ -54,8 +59,8 @@ def main(bootstrap: str, group: str, name: str, pipe: int, topic: str) -> None:
         consumer.close()
 
 
-def verdict(kind: str, deliveries: int) -> str:
-    if kind == "broken":
+def verdict(kind: str, deliveries: int, *, sent_back: bool) -> str:
+    if kind == "broken" or (kind == "refused" and not sent_back):
         return REJECTED
     return RELEASED if kind == "flaky" and deliveries == 1 else DONE
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.errors import ClientError, check
-from ottla.console.page import Context, Page, Part, View, url
+from ottla.console.finding_links import Links
+from ottla.console.page import Context, Page, Part, View
 from ottla.console.reading import metadata_of_all
 from ottla.doctor import Evidence, Snapshot, diagnose, gather
-from ottla.doctor.snapshot import SHARE
 from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
 WINDOW_S: Final = (5.0, 600.0)
@@ -96,7 +96,7 @@ def overview_of(answer: Any, command: str) -> Overview:
 
 @dataclass(frozen=True, slots=True)
 class FindingRow:
-    """A finding. `sure_with` is None for a certain one."""
+    """A finding. `sure_with` is None for a certain one. `page`: the address of its subject's page, or ""."""
 
     severity: str
     subject: str
@@ -139,6 +139,7 @@ def load_findings(context: Context) -> Findings:
 def findings_of(evidence: Evidence | None, took_s: float, command: str) -> Findings:
     """The view of the evidence; without any, of a doctor that waits to be asked."""
     found = [] if evidence is None else diagnose(evidence)
+    links = Links(Snapshot(0) if evidence is None else evidence.last)
     rows = [
         FindingRow(
             SEVERITIES[each.finding.severity],
@@ -147,7 +148,7 @@ def findings_of(evidence: Evidence | None, took_s: float, command: str) -> Findi
             each.finding.advice,
             each.check.name,
             each.finding.sure_with,
-            "" if evidence is None else page_of(each.finding.subject, evidence.last),
+            links.of(each.check, each.finding.subject),
         )
         for each in found[:FINDINGS_MAX]
     ]
@@ -161,21 +162,6 @@ def findings_of(evidence: Evidence | None, took_s: float, command: str) -> Findi
         took_s=took_s,
         is_waiting=evidence is None,
     )
-
-
-def page_of(subject: str, snapshot: Snapshot) -> str:
-    """The address of the page of a finding's subject: a group, a topic, a partition, a transactional id; "" if there is
-    none."""
-    group = snapshot.groups_by_name().get(subject)
-    if group is not None:
-        return url("/share-group" if group.type == SHARE else "/group", name=subject)
-    topics = {topic.name for topic in snapshot.topics}
-    for name in (subject, subject.rpartition("-")[0]):
-        if name in topics:
-            return url("/topic", name=name)
-    if subject in {each.name for each in snapshot.transactions}:
-        return url("/transaction", name=subject)
-    return ""
 
 
 # ---- disks ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Final
 from ottla.client.client import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.share_partitions import InFlight, RunState, ShareGroup, SharePartition, describe_share_partitions
-from ottla.console.group_reading import group_of, pauses_of
+from ottla.console.group_reading import Pause, group_of, pauses_of
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
 from ottla.console.pages import group_changes, share_changes
 from ottla.console.pages.group import MemberRow, member_row
@@ -83,6 +83,7 @@ class ShareGroupView(View):
     state: str
     why: str
     is_paused: bool
+    is_paused_by_breaker: bool
     paused_since_ms: int | None
     paused_by: str | None
     lag: int | None
@@ -111,8 +112,9 @@ def load(context: Context) -> ShareGroupView:
         command=context.command("share-groups", "describe", group.name),
         name=group.name,
         state=group.state,
-        why=why_nothing(group, is_paused=pause is not None, lag=lag),
+        why=why_nothing(group, pause, lag),
         is_paused=pause is not None,
+        is_paused_by_breaker=is_by_breaker(pause),
         paused_since_ms=None if pause is None else pause.since_ms,
         paused_by=None if pause is None else pause.by,
         lag=lag,
@@ -153,9 +155,19 @@ def total(values: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def why_nothing(group: Group, *, is_paused: bool, lag: int | None) -> str:
+def is_by_breaker(pause: Pause | None) -> bool:
+    """Whether the group's circuit breaker has paused it."""
+    return pause is not None and (pause.by or "").startswith("the breaker")
+
+
+def why_nothing(group: Group, pause: Pause | None, lag: int | None) -> str:
     """Why the group's members get no records; "" if they may get some."""
-    if is_paused:
+    if is_by_breaker(pause):
+        return (
+            "Too many of its records failed within a minute, so the group has paused itself: its members get no "
+            "records until you resume it."
+        )
+    if pause is not None:
         return "The group is paused: its members get no records until it is resumed."
     if not group.members:
         return "The group has no members, so its records wait."
