@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from ottla.client import Client
 from ottla.protocol.records import iter_batches
 from ottla.testing import EmbeddedBroker
+from tests.harness.waiting import soon
 
 WAIT_S = 30.0
 MakeTopic = Callable[..., str]
@@ -190,6 +191,8 @@ def test_transactions_outlive_a_restart(broker: EmbeddedBroker, make_topic: Make
     producer.produce(topic, b"across", partition=0)
     producer.flush(WAIT_S)
     broker.restart()
+    # Of three nodes, a new leader knows the end only once the others have fetched from it.
+    soon(lambda: committed(broker, topic), "the end of the partition")
     assert committed(broker, topic) == [b"before"]
     producer.commit_transaction(WAIT_S)
     producer.begin_transaction()
@@ -297,4 +300,4 @@ def test_compaction_keeps_what_was_committed() -> None:
         assert everything(broker, topic) == committed(broker, topic) == newest
         assert markers <= 3
         broker.restart()
-        assert committed(broker, topic) == newest
+        soon(lambda: committed(broker, topic) == newest, lambda: committed(broker, topic))
