@@ -84,6 +84,7 @@ response
     connections []Connection
     slow_requests []SlowRequest
     topics []Topic
+    long_turns []LongTurn
   struct Group
     group_id string
     changes []Change
@@ -134,4 +135,11 @@ response
     batch_count int64
     record_count int64
     byte_count int64
+  struct LongTurn
+    took_ms int64
+    at_ms int64
+    api_key int16
+    client_id string
+    principal string
+    client_host string
 """

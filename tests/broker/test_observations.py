@@ -9,8 +9,9 @@ import pytest
 from ottla.broker.api import k10901_describe_observations
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity, Principal
-from ottla.broker.observations import slowest
+from ottla.broker.observations import long_turns, slowest
 from ottla.broker.observations.errors import KEPT, NESTED, TEXT_MAX, ErrorCount, Errors
+from ottla.broker.observations.long_turns import LongTurns
 from ottla.broker.observations.observations import CONNECTIONS_MAX, Observations
 from ottla.broker.observations.slowest import PERIOD_MS, Awaited, Slowest
 from ottla.broker.requests import NODE_REQUEST, Request
@@ -219,6 +220,36 @@ def test_the_slowest_requests_of_two_periods_are_kept() -> None:
     assert not ring.slowest(4 * PERIOD_MS)
 
 
+# ---- the event loop ------------------------------------------------------------------------------------------------
+
+
+def test_the_longest_turns_of_two_periods_are_kept() -> None:
+    ring = LongTurns()
+    for took in range(100, 200):
+        ring.note(0, WallMillis(0), took, ApiKey.FETCH)
+    ring.note(0, WallMillis(0), 100, ApiKey.FETCH)
+    assert [each.took_ms for each in ring.longest(0)] == list(range(199, 199 - long_turns.KEPT, -1))
+    ring.note(PERIOD_MS, WallMillis(0), 120, ApiKey.FETCH)
+    assert ring.longest(PERIOD_MS)[0].took_ms == 199
+    assert [each.took_ms for each in ring.longest(2 * PERIOD_MS)] == [120]
+    assert not ring.longest(4 * PERIOD_MS)
+
+
+def test_a_node_says_what_ran_in_long_turns(stage: NodeStage) -> None:
+    connection = stage.connect()
+    stage.ask(HeartbeatRequest("g", 1, "m"), 4, connection)
+    channel = stage.clients[connection].channel
+    stage.node.stood_still(stage.now, 100, ApiKey.PRODUCE, channel)
+    stage.node.stood_still(stage.now, 120, ApiKey.DESCRIBE_OBSERVATIONS & 0xFF, channel)
+    stage.node.stood_still(stage.now, 800)
+    answer = stage.ask(DescribeObservationsRequest())
+    assert [(each.took_ms, each.api_key, each.client_id, each.principal) for each in answer.long_turns] == [
+        (800, long_turns.TIMERS, "", ""),
+        (120, ApiKey.DESCRIBE_OBSERVATIONS, CLIENT, ANONYMOUS),
+        (100, ApiKey.PRODUCE, CLIENT, ANONYMOUS),
+    ]
+
+
 # ---- the request ---------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +325,9 @@ def test_hostile_clients_cannot_make_a_node_remember_more_than_its_bytes() -> No
         observations.slowest.note(
             0, WallMillis(0), _request(f"{number}{wide}", f"{number}{wide}"), 100 + number, Awaited.WORK
         )
+        channel = _request(f"{number}{wide}", f"{number}{wide}").channel
+        observations.named(channel, f"{number}{wide}")
+        observations.stood_still(0, 100 + number, ApiKey.FETCH, channel)
     for number in range(CONNECTIONS_MAX + 1):
         observations.opened(_request(connection=number).channel)
     assert len(observations.errors) == KEPT

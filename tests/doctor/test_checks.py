@@ -21,6 +21,7 @@ from ottla.doctor.observed import (
     ClientErrors,
     ConnectionFigures,
     GroupChange,
+    LongTurn,
     Observed,
     TopicBatches,
 )
@@ -245,6 +246,11 @@ def batches(count: int, records: int) -> Evidence:
         for n, r in ((0, 0), (count, records))
     )
     return _remembering(over(snapshot()), last, first)
+
+
+def stood_still(*took_ms: int, ago_s: int = 10) -> Evidence:
+    turns = tuple(LongTurn(each, NOW_MS - ago_s * 1000, 3, "worker", "User:ada", "10.0.0.1") for each in took_ms)
+    return _remembering(over(snapshot()), Observed(1, NOW_MS, 0, long_turns=turns))
 
 
 def _remembering(evidence: Evidence, last: Observed, first: Observed | None = None) -> Evidence:
@@ -737,6 +743,14 @@ CASES = (
         observed(errors(NO_API, 0, 3, subject="10.0.0.1", message="it speaks TLS")),
         observed(errors(NO_API, 0, 2, subject="10.0.0.1", message="it speaks TLS")),
         observed(errors(NO_API, 0, 3, subject="10.0.0.1", message="it speaks TLS", ago_s=601)),
+    ),
+    Case(
+        "slow-turns",
+        "Node 1's event loop stood still for 0.8 s in Metadata of worker, 3 long turns of 2.0 s in 10 min",
+        Severity.WARNING,
+        stood_still(800, 800, 400),
+        stood_still(800, 800, 399),
+        stood_still(800, 800, 400, ago_s=601),
     ),
     Case(
         "small-batches",

@@ -4,14 +4,17 @@ import importlib
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from time import perf_counter
 
 import pytest
 from confluent_kafka import Producer
 
+from ottla.broker.api import k10901_describe_observations
 from ottla.client import Client
 from ottla.client.errors import ClientError, UnsupportedVersionError
 from ottla.client.observations import observations
 from ottla.doctor import Evidence, Snapshot, diagnose, gather
+from ottla.doctor.checks import clients
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     OpData,
@@ -159,3 +162,24 @@ def test_a_client_that_speaks_tls_to_a_plain_listener(broker: EmbeddedBroker) ->
             assert plain.recv(1) == b"", "the node closes it"
     said = _findings(broker, "strangers")["node 1"]
     assert said.startswith("Node 1 has closed 3 connections from 127.0.0.1: it began a TLS handshake on a plaintext")
+
+
+def test_a_request_during_which_the_event_loop_stands_still(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_of = k10901_describe_observations.__dict__["_answer"]
+
+    def slow(*given: object) -> object:
+        until = perf_counter() + 0.11
+        while perf_counter() < until:
+            pass  # as a handler with much to do
+        return answer_of(*given)
+
+    monkeypatch.setattr(clients, "STILL_MS", 220)
+    with _client(broker, "curious") as client, monkeypatch.context() as patch:
+        patch.setattr(k10901_describe_observations, "_answer", slow)
+        for _ in range(2):
+            assert observations(client, [1], "none")
+    last = _seen(broker)
+    said = [each.finding.sentence for each in diagnose(Evidence(last, last), ["slow-turns"])]
+    assert len([each for each in said if "in DescribeObservations of curious, 2 long turns" in each]) == 1, said

@@ -306,6 +306,12 @@ class Node(Core):
         if self.throttle.quotas is not None:
             self.throttle.quotas.spent(now, channel, micros)
 
+    def stood_still(
+        self, now: Millis, took_ms: int, api_key: int | None = None, channel: Channel | None = None
+    ) -> None:
+        """The host's event loop was busy for so long with `tick`, or with a request of this channel."""
+        self.observations.stood_still(now, took_ms, api_key, channel)
+
     def disconnected(self, now: Millis, connection: int) -> None:
         """This connection is closed: drop the requests that wait for an answer on it."""
         self.events.disconnected(now, connection)

@@ -86,6 +86,18 @@ class SlowRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class LongTurn:
+    """A time for which a node's event loop served nobody else: one request of this client, or timers (`NO_API`)."""
+
+    took_ms: int
+    at_ms: int
+    api: int
+    client_id: str = ""
+    principal: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicBatches:
     """The batches that a node has appended to a topic since it started, and their records and bytes."""
 
@@ -107,3 +119,4 @@ class Observed:
     connections: tuple[ConnectionFigures, ...] = ()
     slow: tuple[SlowRequest, ...] = ()
     batches: tuple[TopicBatches, ...] = ()
+    long_turns: tuple[LongTurn, ...] = ()

@@ -6,6 +6,7 @@ from ottla.doctor.observed import (
     ClientErrors,
     ConnectionFigures,
     GroupChange,
+    LongTurn,
     Observed,
     SlowRequest,
     TopicBatches,
@@ -67,17 +68,29 @@ def observed(node: int, answer: DescribeObservationsResponse) -> Observed:
             )
             for each in answer.connections
         ),
-        tuple(
-            SlowRequest(
-                each.took_ms,
-                each.at_ms,
-                each.api_key,
-                each.client_id,
-                each.principal,
-                each.client_host,
-                each.awaited,
-            )
-            for each in answer.slow_requests
-        ),
+        _slow(answer),
         tuple(TopicBatches(each.name, each.batch_count, each.record_count, each.byte_count) for each in answer.topics),
+        _long_turns(answer),
+    )
+
+
+def _slow(answer: DescribeObservationsResponse) -> tuple[SlowRequest, ...]:
+    return tuple(
+        SlowRequest(
+            each.took_ms,
+            each.at_ms,
+            each.api_key,
+            each.client_id,
+            each.principal,
+            each.client_host,
+            each.awaited,
+        )
+        for each in answer.slow_requests
+    )
+
+
+def _long_turns(answer: DescribeObservationsResponse) -> tuple[LongTurn, ...]:
+    return tuple(
+        LongTurn(each.took_ms, each.at_ms, each.api_key, each.client_id, each.principal, each.client_host)
+        for each in answer.long_turns
     )

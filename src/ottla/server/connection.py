@@ -38,7 +38,7 @@ from ottla.server.decoding import Decoding
 from ottla.server.listeners import Listener
 from ottla.server.protocol_sniffer import stranger
 from ottla.server.transport import INLINE_BYTES, Octets, PlainTransport, SliceUnreadableError, Transport, read_slice
-from ottla.server.turns import COSTLY_NS, TURN_NS, Turns
+from ottla.server.turns import COSTLY_NS, LONG_TURN_NS, TURN_NS, Turns
 
 CHUNK_BYTES = 1 << 18
 """Bytes handed to the transport at a time when the socket is full."""
@@ -79,6 +79,8 @@ class NodePort(Protocol):
     def spent(self, now: Millis, channel: Channel, micros: int) -> None: ...
 
     def disconnected(self, now: Millis, connection: int) -> None: ...
+
+    def stood_still(self, now: Millis, took_ms: int, api_key: int, channel: Channel) -> None: ...
 
     def unreadable(self, part: FileSlice, why: str) -> None: ...
 
@@ -337,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_silent = False
         began = perf_counter_ns()
         turn_ends = began + TURN_NS
-        unsent = 0
+        unsent = api_key = 0
         while end - position >= 4:
             size = _SIZE.unpack_from(view, position)[0]
             if not REQUEST_BYTES_MIN <= size <= (bytes_max if channel.authenticated else self._size_max):
@@ -379,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 channel.served(api_key, answer, began)  # it is owed, or held until those before it have left
                 began = ended
-        self._had_turn(began - turn_ends + TURN_NS)
+        self._had_turn(now, began - turn_ends + TURN_NS, api_key)
         if outgoing and not channel.unsent:
             self._send()
         return position
@@ -394,12 +396,15 @@ class Connection(asyncio.BufferedProtocol):
             log.error("a request of %s failed", self.address.client_host, exc_info=error)
             self.close("an error of the broker")
 
-    def _had_turn(self, took_ns: int) -> None:
+    def _had_turn(self, now: Millis, took_ns: int, api_key: int) -> None:
+        """A turn is over. `api_key`: the last request, which took most of a long turn: those before it left time."""
         self._light = took_ns < COSTLY_NS
         if took_ns >= COSTLY_NS:
             self._server.turns.spend(took_ns)
         if took_ns >= TURN_NS:
             self._heavy = HEAVY_TURNS
+        if took_ns >= LONG_TURN_NS:
+            self._node.stood_still(now, took_ns // 1_000_000, api_key, self._channel)
 
     def _decode_beside(self, frame: memoryview, began_ns: int) -> None:
         """Decode a long request on a separate thread: one of a megabyte may have a million elements."""
@@ -419,8 +424,11 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._failed(error)
         else:
+            took_ns = perf_counter_ns() - began
             if channel.charged_as is not None:
-                node.spent(now, channel, (perf_counter_ns() - began) // 1000)
+                node.spent(now, channel, took_ns // 1000)
+            if took_ns >= LONG_TURN_NS:
+                node.stood_still(now, took_ns // 1_000_000, frame[1], channel)
             self._release(channel.read(owed, answer))
         self._server.settle()
 

@@ -15,6 +15,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from ottla.broker.client_identity import Address
@@ -66,7 +67,7 @@ from ottla.server.standalone_metadata import note_shared, open_own
 from ottla.server.store import NodeStore, StoreThread
 from ottla.server.tls import TlsTransport
 from ottla.server.transport import Transport
-from ottla.server.turns import Turns
+from ottla.server.turns import LONG_TURN_NS, Turns
 from ottla.server.users import with_acls
 from ottla.server.zookeeper_settings import refuse_unused
 
@@ -571,12 +572,16 @@ class Server:
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, NEVER
+        now, began = self.now(), perf_counter_ns()
         try:
-            self.node.tick(self.now())
+            self.node.tick(now)
         except Exception:
             log.exception("a timer of the node failed; the node continues")
             self._loop.call_later(1, self.settle)
         else:
+            took_ns = perf_counter_ns() - began
+            if took_ns >= LONG_TURN_NS:
+                self.node.stood_still(now, took_ns // 1_000_000)
             self.settle()
 
     def _use_between_nodes(self, listener: Listener) -> None:

@@ -17,9 +17,13 @@ from collections import deque
 from time import perf_counter_ns
 from typing import Protocol
 
+from ottla.broker.observations.long_turns import LONG_MS
+
 TURN_NS = 4_000_000
 COSTLY_NS = 1_000_000
 """A turn that takes less time is light, and is not counted."""
+LONG_TURN_NS = LONG_MS * 1_000_000
+"""The node remembers what ran in a turn that took so long (`broker.observations.long_turns`)."""
 
 
 class Waiting(Protocol):

@@ -1,8 +1,9 @@
 """DescribeObservations, key 10901, version 0: what this node remembers of its clients and groups.
 
 One of Ottla's own requests (docs/private-requests.md). Every node answers for itself. The answer has why groups
-changed, the errors of clients, the figures of connections, the slowest requests, and the batches of topics. With a
-group's id, it has only why this group changed, and needs Describe on the group instead of the cluster.
+changed, the errors of clients, the figures of connections, the slowest requests, the batches of topics, and the longest
+turns of the event loop. With a group's id, it has only why this group changed, and needs Describe
+on the group instead of the cluster.
 
 Bounds: those of `observations`, and `TOPICS_MAX` topics, the ones with the most batches. Long answers are built in
 slices; each list is of one moment.
@@ -20,6 +21,7 @@ from ottla.broker.api_spec import ApiSpec
 from ottla.broker.channel import Channel
 from ottla.broker.metrics import Traffic
 from ottla.broker.observations.errors import ErrorCount, Key
+from ottla.broker.observations.long_turns import LongTurn as Turn
 from ottla.broker.observations.slowest import Slow
 from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs, Work
@@ -34,6 +36,7 @@ from ottla.protocol.messages.describe_observations import (
     DescribeObservationsRequest,
     DescribeObservationsResponse,
     Group,
+    LongTurn,
     SlowRequest,
     Topic,
 )
@@ -79,7 +82,7 @@ def _refused(error: ErrorCode) -> DescribeObservationsResponse:
 def _answer(node: Core, request: Request) -> DescribeObservationsResponse:
     return DescribeObservationsResponse(
         now_ms=node.wall.at(request.now), started_ms=node.observations.started_ms, groups=[], errors=[],
-        connections=[], slow_requests=[], topics=[],
+        connections=[], slow_requests=[], topics=[], long_turns=[],
     )  # fmt: skip
 
 
@@ -90,6 +93,7 @@ def _describe(node: Core, request: Request) -> Work:
     answer.connections = yield from _in_slices(seen.connections(), _connection, version)
     answer.slow_requests = [_slow(each) for each in seen.slowest.slowest(request.now)]
     answer.topics = [_topic(*each) for each in nlargest(TOPICS_MAX, node.metrics.topics.items(), key=_batches)]
+    answer.long_turns = [_long(each) for each in seen.long_turns.longest(request.now)]
     return answer
 
 
@@ -145,6 +149,10 @@ def _connection(channel: Channel) -> Connection:
 
 def _slow(slow: Slow) -> SlowRequest:
     return SlowRequest(slow.took_ms, slow.at_ms, slow.api_key, slow.client_id, slow.principal, slow.host, slow.awaited)
+
+
+def _long(turn: Turn) -> LongTurn:
+    return LongTurn(turn.took_ms, turn.at_ms, turn.api_key, turn.client_id, turn.principal, turn.host)
 
 
 def _batches(row: tuple[str, Traffic]) -> int:

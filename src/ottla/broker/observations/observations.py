@@ -12,11 +12,16 @@ from typing import Any, Final
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import NODE_ITSELF, Identity
 from ottla.broker.observations.errors import NO_API, TEXT_MAX, Errors
+from ottla.broker.observations.long_turns import TIMERS, LongTurns
 from ottla.broker.observations.slowest import Awaited, Slowest
 from ottla.broker.requests import Request
 from ottla.groups.history import GroupHistory
 from ottla.machine import Millis, WallClock, WallMillis
+from ottla.protocol.apis import ApiKey
 
+PRIVATE_KEYS: Final = ApiKey.DESCRIBE_SHARE_PARTITIONS & ~0xFF
+PRIVATE_BYTES_FROM: Final = ApiKey.DESCRIBE_SHARE_PARTITIONS & 0xFF
+"""The keys of Ottla's own requests: what they share, and the lowest last byte, which no other key has."""
 CONNECTIONS_MAX: Final = 10_000
 """Connections that are listed: later ones are not, until earlier ones are closed."""
 
@@ -24,7 +29,7 @@ CONNECTIONS_MAX: Final = 10_000
 class Observations:
     """The rings of one node."""
 
-    __slots__ = ("_channels", "_wall", "errors", "groups", "slowest", "started_ms")
+    __slots__ = ("_channels", "_wall", "errors", "groups", "long_turns", "slowest", "started_ms")
 
     def __init__(self, wall: WallClock) -> None:
         self._wall = wall
@@ -32,6 +37,7 @@ class Observations:
         self.groups = GroupHistory()
         self.errors = Errors()
         self.slowest = Slowest()
+        self.long_turns = LongTurns()
         self.started_ms = WallMillis(0)
         """When the node started, which begins all counts."""
 
@@ -87,3 +93,18 @@ class Observations:
         took_ms = now - request.begun
         if awaited is not None and took_ms >= self.slowest.least_ms and request.identity is not NODE_ITSELF:
             self.slowest.note(now, self._wall.at(now), request, took_ms, awaited)
+
+    # ---- the event loop --------------------------------------------------------------------------------------------
+
+    def stood_still(self, now: Millis, took_ms: int, api_key: int | None, channel: Channel | None) -> None:
+        """The event loop was in one turn for so long, at least `long_turns.LONG_MS`.
+
+        `api_key`, `channel`: the last byte of the key of the request that ran, and its connection; None: timers ran.
+        """
+        at_ms = self._wall.at(now)
+        if channel is None or api_key is None:
+            self.long_turns.note(now, at_ms, took_ms, TIMERS)
+        else:
+            api_key = api_key if api_key < PRIVATE_BYTES_FROM else PRIVATE_KEYS | api_key
+            who, host = channel.identity.principal, channel.identity.address.client_host
+            self.long_turns.note(now, at_ms, took_ms, api_key, channel.record.client_id, str(who), host)

@@ -16,12 +16,13 @@ from ottla.doctor.observed import (
     ClientErrors,
     ConnectionFigures,
     GroupChange,
+    LongTurn,
     Observed,
     TopicBatches,
 )
 from ottla.doctor.snapshot import Committed, Evidence, Partition
 from ottla.doctor.words import count, duration
-from ottla.protocol.apis import ApiKey
+from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode
 
 RECENT_MS: Final = 10 * 60_000
@@ -34,6 +35,8 @@ POLL_REASON: Final = "poll timeout"
 """Part of the reason with which the Java client leaves after max.poll.interval.ms."""
 ABOUT: Final = 0.1
 """A pause is as long as a timeout if it differs by at most this part."""
+STILL_MS: Final = 2_000
+"""A node's event loop that stood still for so long in recent turns of one kind is a finding."""
 THROTTLED: Final = 0.1
 """The part of the window for which a client may be throttled."""
 LAG_MIN: Final = 1_000
@@ -288,6 +291,37 @@ def _same_nodes(evidence: Evidence) -> Iterator[Observed]:
     return (node for node in evidence.first.observed if last.get(node.node) == node.started_ms)
 
 
+# ---- the event loop ------------------------------------------------------------------------------------------------
+
+
+def slow_turns(evidence: Evidence) -> Iterator[Finding]:
+    """Nodes whose event loop stands still, so that all clients wait."""
+    for node in evidence.last.observed:
+        turns: dict[int, list[LongTurn]] = {}
+        for each in node.long_turns:
+            if node.at_ms - each.at_ms <= RECENT_MS:
+                turns.setdefault(each.api, []).append(each)
+        for api, of_api in turns.items():
+            total_ms = sum(each.took_ms for each in of_api)
+            if total_ms < STILL_MS:
+                continue
+            longest = max(of_api, key=lambda each: each.took_ms)
+            what = "its timed work" if api == NO_API else f"{_api_name(api)} of {longest.client_id or longest.host}"
+            yield Finding(
+                Severity.WARNING,
+                f"node {node.node}",
+                f"Node {node.node}'s event loop stood still for {longest.took_ms / 1000:.1f} s in {what}, "
+                f"{count(len(of_api), 'long turn')} of {total_ms / 1000:.1f} s in 10 min: all clients waited.",
+                "more CPU or a faster disk for the node, if other things slow it down too"
+                if api == NO_API
+                else "fewer or smaller such requests of that client; more CPU or a faster disk if others are slow too",
+            )
+
+
+def _api_name(api: int) -> str:
+    return APIS[api].name if api in APIS else f"API {api}"
+
+
 # ---- batches -------------------------------------------------------------------------------------------------------
 
 
@@ -325,5 +359,6 @@ CHECKS: Final = (
     Check("full-fetch-queues", "readers that fetch once a second although records wait", full_fetch_queues),
     Check("waits-for-bytes", "readers whose records wait for fetch.min.bytes", waits_for_bytes),
     Check("strangers", "clients that speak another protocol, such as TLS to a plain listener", strangers),
+    Check("slow-turns", "nodes whose event loop stands still while one request or timer runs", slow_turns),
     Check("small-batches", "topics that receive many batches of one record", small_batches),
 )

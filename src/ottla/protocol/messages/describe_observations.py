@@ -663,6 +663,86 @@ class Topic(Struct):
         return self, pos
 
 
+class LongTurn(Struct):
+    __slots__ = ("took_ms", "at_ms", "api_key", "client_id", "principal", "client_host")
+    took_ms: int
+    at_ms: int
+    api_key: int
+    client_id: str
+    principal: str
+    client_host: str
+
+    def __init__(
+        self,
+        took_ms: int = 0,
+        at_ms: int = 0,
+        api_key: int = 0,
+        client_id: str = "",
+        principal: str = "",
+        client_host: str = "",
+    ) -> None:
+        self.took_ms = took_ms
+        self.at_ms = at_ms
+        self.api_key = api_key
+        self.client_id = client_id
+        self.principal = principal
+        self.client_host = client_host
+
+    def encode(self, out: bytearray, version: int) -> None:
+        out += _pack_qqh(self.took_ms, self.at_ms, self.api_key)
+        text = self.client_id.encode()
+        if len(text) < 127:
+            out.append(len(text) + 1)
+            out += text
+        else:
+            write_compact_string(out, self.client_id)
+        text = self.principal.encode()
+        if len(text) < 127:
+            out.append(len(text) + 1)
+            out += text
+        else:
+            write_compact_string(out, self.principal)
+        text = self.client_host.encode()
+        if len(text) < 127:
+            out.append(len(text) + 1)
+            out += text
+        else:
+            write_compact_string(out, self.client_host)
+        out.append(0)
+
+    @staticmethod
+    def decode(view: memoryview, pos: int, version: int) -> tuple[LongTurn, int]:
+        self = _new(LongTurn)
+        self.took_ms, self.at_ms, self.api_key = _unpack_qqh(view, pos)
+        pos += 18
+        length = view[pos]
+        end = pos + length
+        if 0 < length < 128 and end <= len(view):
+            self.client_id = view[pos + 1 : end].tobytes().decode()
+            pos = end
+        else:
+            self.client_id, pos = read_compact_string(view, pos)
+        length = view[pos]
+        end = pos + length
+        if 0 < length < 128 and end <= len(view):
+            self.principal = view[pos + 1 : end].tobytes().decode()
+            pos = end
+        else:
+            self.principal, pos = read_compact_string(view, pos)
+        length = view[pos]
+        end = pos + length
+        if 0 < length < 128 and end <= len(view):
+            self.client_host = view[pos + 1 : end].tobytes().decode()
+            pos = end
+        else:
+            self.client_host, pos = read_compact_string(view, pos)
+        if view[pos]:
+            pos = skip_tags(view, pos)
+        else:
+            pos += 1
+        return self, pos
+
+
 class DescribeObservationsResponse(Message):
     API_KEY = 10901
     MIN_VERSION = 0
@@ -679,6 +759,7 @@ class DescribeObservationsResponse(Message):
         "connections",
         "slow_requests",
         "topics",
+        "long_turns",
     )
     throttle_time_ms: int
     error_code: int
@@ -690,6 +771,7 @@ class DescribeObservationsResponse(Message):
     connections: list[Connection]
     slow_requests: list[SlowRequest]
     topics: list[Topic]
+    long_turns: list[LongTurn]
 
     def __init__(
         self,
@@ -703,6 +785,7 @@ class DescribeObservationsResponse(Message):
         connections: list[Connection] = EMPTY,
         slow_requests: list[SlowRequest] = EMPTY,
         topics: list[Topic] = EMPTY,
+        long_turns: list[LongTurn] = EMPTY,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
@@ -714,6 +797,7 @@ class DescribeObservationsResponse(Message):
         self.connections = [] if connections is EMPTY else connections
         self.slow_requests = [] if slow_requests is EMPTY else slow_requests
         self.topics = [] if topics is EMPTY else topics
+        self.long_turns = [] if long_turns is EMPTY else long_turns
 
     def encode(self, out: bytearray, version: int) -> None:
         out += _pack_ih(self.throttle_time_ms, self.error_code)
@@ -753,6 +837,13 @@ class DescribeObservationsResponse(Message):
         else:
             write_uvarint(out, count)
         for value in self.topics:
+            value.encode(out, version)
+        count = len(self.long_turns) + 1
+        if count < 128:
+            out.append(count)
+        else:
+            write_uvarint(out, count)
+        for value in self.long_turns:
             value.encode(out, version)
         out.append(0)
 
@@ -831,6 +922,17 @@ class DescribeObservationsResponse(Message):
                 value, pos = Topic.decode(view, pos, version)
                 values.append(value)
             self.topics = values
+            count = view[pos] - 1
+            pos += 1
+            if count > 126:
+                count, pos = read_compact_array_length(view, pos - 1, 22)
+            if count < 0:
+                raise null_array(pos)
+            values = []
+            for _ in range(count):
+                value, pos = LongTurn.decode(view, pos, version)
+                values.append(value)
+            self.long_turns = values
             if view[pos]:
                 pos = skip_tags(view, pos)
             else:
