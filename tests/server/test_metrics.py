@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.broker.metrics import Metrics
 from ottla.client import BrokerError, Client
+from ottla.protocol.apis import ApiKey
 from ottla.server.main import Server, ServerOptions
 from ottla.server.metrics import quantile_micros
 from ottla.testing import EmbeddedBroker
@@ -142,6 +143,15 @@ def test_the_longest_time_stays_in_its_own_row() -> None:
     metrics = Metrics()
     metrics.request_done(0, (1 << 63) - 1)
     assert metrics.served() == [0]
+
+
+def test_own_requests_are_counted_under_their_keys() -> None:
+    """A connection passes the byte that it reads, the low one."""
+    metrics = Metrics()
+    metrics.request_done(ApiKey.DESCRIBE_OBSERVATIONS & 0xFF, 7)
+    metrics.request_done(ApiKey.PRODUCE, 7)
+    assert metrics.served() == [ApiKey.PRODUCE, ApiKey.DESCRIBE_OBSERVATIONS]
+    assert metrics.latency(ApiKey.DESCRIBE_OBSERVATIONS)[1] == 7
 
 
 def test_labels_are_escaped_as_prometheus_reads_them(broker: Measured) -> None:

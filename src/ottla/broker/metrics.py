@@ -13,9 +13,9 @@ from ottla.protocol.private_requests import PRIVATE_FROM
 
 KAFKA_KEYS_MAX = 128
 PRIVATE_KEYS_MAX = 32
-SLOTS = KAFKA_KEYS_MAX + PRIVATE_KEYS_MAX
-"""An API's place among the counters is its key; behind Kafka's are those of Ottla's own requests."""
-_TO_SLOT = KAFKA_KEYS_MAX - PRIVATE_FROM
+LOW_BYTE = 0xFF
+SLOTS = (PRIVATE_FROM & LOW_BYTE) + PRIVATE_KEYS_MAX
+"""An API's place among the counters is the low byte of its key: those of Ottla's own requests are beyond Kafka's."""
 BUCKETS = 64
 """Per API: bucket b counts requests of less than 2**b microseconds and at least 2**(b-1)."""
 
@@ -78,8 +78,8 @@ class Metrics:
     # ---- hot: once per request -------------------------------------------------------------------------------------
 
     def request_done(self, api_key: int, micros: int) -> None:
-        """A request was answered `micros` microseconds after it had been read whole."""
-        slot = api_key if api_key < PRIVATE_FROM else api_key + _TO_SLOT
+        """A request was answered `micros` microseconds after it had been read whole. `api_key`: at least its low byte."""
+        slot = api_key & LOW_BYTE
         self._latency[(slot << 6) + micros.bit_length()] += 1
         self._micros[slot] += micros
 
@@ -119,7 +119,7 @@ class Metrics:
     def latency(self, api_key: int) -> tuple[list[int], int]:
         """The requests per bucket and the total microseconds of one API; bucket b holds times below 2**b
         microseconds."""
-        slot = api_key if api_key < PRIVATE_FROM else api_key + _TO_SLOT
+        slot = api_key & LOW_BYTE
         return self._latency[slot << 6 : (slot + 1) << 6], self._micros[slot]
 
     def served(self) -> list[int]:
