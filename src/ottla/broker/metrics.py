@@ -78,7 +78,7 @@ class Metrics:
     # ---- hot: once per request -------------------------------------------------------------------------------------
 
     def request_done(self, api_key: int, micros: int) -> None:
-        """A request was answered `micros` microseconds after it had been read whole. `api_key`: at least its low byte."""
+        """A request was answered `micros` microseconds after it had been read whole. The key's low byte is enough."""
         slot = api_key & LOW_BYTE
         self._latency[(slot << 6) + micros.bit_length()] += 1
         self._micros[slot] += micros
