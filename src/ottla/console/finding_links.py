@@ -16,7 +16,7 @@ OF_GROUPS: Final = frozenset(each.name for module in (groups, past, shares) for 
     "fenced-instances",
     "protocols-differ",
 }
-OF_NODES: Final = frozenset(each.name for each in nodes.CHECKS) | {"strangers", "clock-ahead"}
+OF_NODES: Final = frozenset(each.name for each in nodes.CHECKS) | {"strangers", "clock-ahead", "slow-turns"}
 OF_TRANSACTIONS: Final = frozenset({"readers-held-back", "fenced-producers"})
 
 
