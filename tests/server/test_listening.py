@@ -200,7 +200,8 @@ def test_clients_of_a_listener_stay_on_it(tmp_path: Path) -> None:
         for each in outside:  # librdkafka asks the controller, and waits if a starting node has named none
             asked = AdminClient({"bootstrap.servers": each})
             soon(lambda asked=asked: is_complete(asked.list_topics(timeout=30), len(outside)))
-        AdminClient({"bootstrap.servers": outside[0]}).create_topics([NewTopic("t", 4, 2)])["t"].result(30)
+        admin = AdminClient({"bootstrap.servers": outside[0]})
+        admin.create_topics([NewTopic("t", 4, 2)])["t"].result(30)
         producer = Producer({"bootstrap.servers": outside[1], "acks": "all"})
         for number in range(40):
             producer.produce("t", str(number), partition=number % 4)
