@@ -234,7 +234,7 @@ def serving(made: Any, where: str | None) -> Iterator[None]:
         yield
         return
     from ottla.kmq.metrics import serve_metrics
-    from ottla.server.listeners import is_loopback
+    from ottla.loopback import is_loopback
 
     host, port = address(where)
     if not is_loopback(host):

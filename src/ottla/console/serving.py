@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import ssl
 from dataclasses import replace
@@ -13,6 +12,7 @@ import uvicorn
 
 from ottla.console.app import create_app
 from ottla.console.settings import Settings
+from ottla.loopback import is_loopback
 
 STOP_S: Final = 3
 """Seconds that open requests have after a signal to stop."""
@@ -20,15 +20,6 @@ STOP_S: Final = 3
 
 class UnsafeListenerError(Exception):
     """The listener would show the cluster to others; the text is one sentence."""
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def require_safe(host: str, *, is_https: bool, mechanism: str | None) -> None:

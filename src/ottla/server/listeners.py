@@ -14,13 +14,13 @@ A listener bound to every interface gives each client the address that the clien
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ottla.broker.config.unserved import protocols_of, why_no_listener
 from ottla.broker.config.values import BrokerSettings
+from ottla.loopback import is_loopback
 from ottla.server.refusals import ServeRefusedError, SettingsRefusedError
 from ottla.server.tls import Tls
 from ottla.server.tls_settings import TlsSettings
@@ -249,12 +249,3 @@ def taken(host: str, port: int, error: OSError) -> ServeRefusedError:
 
 def _is_wildcard(host: str) -> bool:
     return host in ("0.0.0.0", "::")
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -19,7 +19,8 @@ import logging
 import os
 
 from ottla.broker.config.values import BrokerSettings
-from ottla.server.listeners import is_loopback, refuse_public
+from ottla.loopback import is_loopback
+from ottla.server.listeners import refuse_public
 from ottla.server.refusals import SettingsRefusedError
 from ottla.server.secret_files import read_secret
 from ottla.server.tls import Tls

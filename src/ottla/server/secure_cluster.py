@@ -29,10 +29,11 @@ from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
 from ottla.broker.config.values import BrokerSettings, ConfigRefusedError
 from ottla.client.sasl import Login
 from ottla.client.set_up import ClientSetUp
+from ottla.loopback import is_loopback
 from ottla.metadata.store import CommitUnknownError, MetadataStore, StoreError
 from ottla.metadata.zookeeper.protection import Protection
 from ottla.server.authority import Authority
-from ottla.server.listeners import is_loopback, join_address
+from ottla.server.listeners import join_address
 from ottla.server.refusals import ServeRefusedError, SettingsRefusedError
 from ottla.server.secure_setup import (
     AUTHORITY,
