@@ -9,7 +9,7 @@ from typing import Final
 from ottla.client.client import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.console.page import Context, MissingError
-from ottla.console.reading import GROUP, leaders_of, offsets
+from ottla.console.reading import GROUP, leaders_at, offsets
 from ottla.doctor.groups import Listed, described_on, listed_on
 from ottla.doctor.snapshot import Group
 from ottla.escaping import visible
@@ -47,12 +47,7 @@ def described(context: Context, listed: Mapping[Listed, int], unseen: list[str])
 
 def ends_of(context: Context, places: Iterable[TopicPartition], unseen: list[str]) -> dict[TopicPartition, int]:
     """The log ends of partitions; one that does not exist any more is missing."""
-    wanted = set(places)
-    if not wanted:
-        return {}
-    topics = context.client.metadata(sorted({topic for topic, _ in wanted})).topics
-    leaders = {place: leader for place, leader in leaders_of(topics).items() if place in wanted}
-    return offsets(context, leaders, unseen=unseen)
+    return offsets(context, leaders_at(context, places), unseen=unseen)
 
 
 def group_of(context: Context, name: str) -> tuple[Group, int]:

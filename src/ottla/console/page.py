@@ -10,6 +10,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -74,6 +75,12 @@ class Context:
     def command(self, *words: str) -> str:
         """A command line that reaches this cluster: "ottla topics list --bootstrap ..."."""
         return shlex.join(("ottla", *words, *self.settings.arguments))
+
+
+def utc_ms(text: str) -> int:
+    """Milliseconds since 1970 of a time in ISO 8601, in UTC if it names no zone. Raises ValueError or OverflowError."""
+    at = datetime.fromisoformat(text)
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True)

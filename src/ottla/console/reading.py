@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ottla.client.client import EARLIEST, LATEST, TopicPartition
 from ottla.client.errors import ClientError, check
-from ottla.console.page import Context, MissingError
+from ottla.console.page import Context, MissingError, View
 from ottla.escaping import visible
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -61,6 +61,15 @@ def topic_of(context: Context, name: str) -> Any:
 def leaders_of(topics: Iterable[Any]) -> dict[TopicPartition, int]:
     """The leader of each partition of some topics of a metadata answer, -1 where there is none."""
     return {(topic.name, part.partition_index): part.leader_id for topic in topics for part in topic.partitions}
+
+
+def leaders_at(context: Context, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The leaders of these partitions, from new metadata of their topics. One that does not exist is missing."""
+    wanted = set(places)
+    if not wanted:
+        return {}
+    topics = context.client.metadata(sorted({topic for topic, _ in wanted})).topics
+    return {place: leader for place, leader in leaders_of(topics).items() if place in wanted}
 
 
 def offsets(
@@ -150,6 +159,26 @@ def configs(context: Context, kind: int, name: str) -> tuple[Config, ...]:
         for each in result.configs
     ]
     return tuple(sorted(found, key=lambda each: (each.is_default, each.source != SOURCES[1], each.name)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configs(View):
+    """The configs of a resource, those that differ from the default first."""
+
+    differing: tuple[Config, ...]
+    defaults: tuple[Config, ...]
+
+
+def configs_view(context: Context, kind: int, word: str, prefixes: tuple[str, ...] = ("",)) -> Configs:
+    """The configs, with these prefixes, of the resource that the address names; `word` is its kind in commands."""
+    name = context.need("name")
+    found = [each for each in configs(context, kind, name) if each.name.startswith(prefixes)]
+    return Configs(
+        title="Configs",
+        command=context.command("configs", "describe", word, name, "--all"),
+        differing=tuple(each for each in found if not each.is_default),
+        defaults=tuple(each for each in found if each.is_default),
+    )
 
 
 def extents(

@@ -12,7 +12,7 @@ from ottla.client.fetching import FetchedPart, PartitionFetch, post_fetch
 from ottla.console.group_reading import group_of
 from ottla.console.page import Change, Context, Page, Paged, Part, View, paged
 from ottla.console.pages import group_changes, group_past
-from ottla.console.reading import READ_COMMITTED, extents, leaders_of, offsets
+from ottla.console.reading import READ_COMMITTED, extents, leaders_at, offsets
 from ottla.doctor.snapshot import Group, Member
 from ottla.escaping import visible
 from ottla.protocol.records.batch import iter_batches, peek
@@ -113,8 +113,7 @@ def positions_of(context: Context, group: Group, unseen: list[str]) -> list[Posi
     places = sorted(group.committed.keys() | group.owned)
     if not places:
         return []
-    topics = context.client.metadata(sorted({topic for topic, _ in places})).topics
-    leaders = {place: leader for place, leader in leaders_of(topics).items() if place in places}
+    leaders = leaders_at(context, places)
     starts, ends = extents(context, leaders, unseen)
     stable = offsets(context, leaders, LATEST, isolation=READ_COMMITTED, unseen=unseen)
     owners = {place: member for member in group.members for place in member.owned}
@@ -212,10 +211,7 @@ def first_times(context: Context, wanted: Mapping[TopicPartition, int], unseen: 
 
     A leader may leave out a partition whose first batch does not fit into the answer. A few of those are fetched alone.
     """
-    if not wanted:
-        return {}
-    topics = context.client.metadata(sorted({topic for topic, _ in wanted})).topics
-    leaders = {place: leader for place, leader in leaders_of(topics).items() if leader >= 0 and place in wanted}
+    leaders = {place: leader for place, leader in leaders_at(context, wanted).items() if leader >= 0}
     rounds = [[place for place in leaders if leaders[place] == node_id] for node_id in sorted(set(leaders.values()))]
     found: dict[TopicPartition, int] = {}
     for places in rounds:

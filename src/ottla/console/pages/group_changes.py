@@ -6,7 +6,6 @@ Source: ConsumerGroupCommand (KIP-122) for the targets of a reset.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
 
@@ -15,8 +14,8 @@ from ottla.client.connection import Connection
 from ottla.client.errors import check
 from ottla.client.share_groups import alter_share_group_offsets
 from ottla.console.group_reading import group_of
-from ottla.console.page import Context, Done, Field, InputError, Preview, url
-from ottla.console.reading import extents, leaders_of, offsets, topic_of
+from ottla.console.page import Context, Done, Field, InputError, Preview, url, utc_ms
+from ottla.console.reading import extents, leaders_at, leaders_of, offsets, topic_of
 from ottla.doctor.snapshot import SHARE, Group
 from ottla.doctor.words import count, place
 from ottla.escaping import visible
@@ -176,14 +175,13 @@ def plan(context: Context, group: Group) -> tuple[dict[TopicPartition, int], lis
     """The offset after the reset for each partition, and those that had to be limited to the log. Raises InputError."""
     name = chosen_topic(context)
     if name is not None:
-        topics = [topic_of(context, name)]
-        places = {(name, part.partition_index) for part in topics[0].partitions}
+        leaders = leaders_of([topic_of(context, name)])
+        places = set(leaders)
     else:
         places = set(group.committed)
         if not places:
             raise InputError("The group has no offsets. Name a topic.")
-        topics = context.client.metadata(sorted({topic for topic, _ in places})).topics
-    leaders = {each: leader for each, leader in leaders_of(topics).items() if each in places}
+        leaders = leaders_at(context, places)
     starts, ends = extents(context, leaders)
     missing = sorted(each for each in places if each not in starts or each not in ends)
     if missing:
@@ -223,9 +221,7 @@ def targets(
 def time_of(text: str) -> int:
     """Milliseconds since 1970. Raises InputError. A time without a zone is in UTC."""
     try:
-        at = datetime.fromisoformat(text)
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return max(0, int(at.timestamp() * 1000))
+        return max(0, utc_ms(text))
     except (ValueError, OverflowError):
         raise InputError("The time must look like 2026-01-31T08:00:00Z.") from None
 

@@ -10,7 +10,7 @@ from ottla.client.client import TopicPartition
 from ottla.client.errors import check
 from ottla.console.group_reading import group_of
 from ottla.console.page import Context, View
-from ottla.console.reading import leaders_of, offsets
+from ottla.console.reading import leaders_at, leaders_of, offsets
 from ottla.doctor.history import History, windows
 from ottla.doctor.snapshot import Commit, Generation, Group
 from ottla.doctor.words import names
@@ -94,8 +94,7 @@ def lags_of(context: Context, group: Group, history: History, now: int) -> tuple
         return (), "The group has committed nothing."
     if len(places) > PARTITIONS_MAX:
         return (), f"The group reads more than {PARTITIONS_MAX} partitions."
-    leaders = leaders_of(context.client.metadata(sorted({topic for topic, _ in places})).topics)
-    leaders = {place: leader for place, leader in leaders.items() if place in group.committed}
+    leaders = leaders_at(context, places)
     last = offsets(context, leaders)
     commits = {place: history.commits.get((group.name, place), []) for place in places}
     found: list[LagAt] = []

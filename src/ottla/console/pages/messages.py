@@ -13,7 +13,7 @@ from ottla.console.browsing.filters import Filter, filter_of
 from ottla.console.browsing.partitioner import partition_of
 from ottla.console.browsing.scan import Found, Scan, Scanned
 from ottla.console.browsing.texts import AUTO, FORMATS, Shown, shown
-from ottla.console.page import Change, Context, Done, Field, InputError, Page, Part, Preview, View, url
+from ottla.console.page import Change, Context, Done, Field, InputError, Page, Part, Preview, View, url, utc_ms
 from ottla.console.producing import Wanted, append, headers_in, preview_of
 from ottla.console.reading import leaders_of, metadata_of_all, offsets, topic_of
 from ottla.escaping import visible
@@ -234,8 +234,7 @@ def time_of(text: str) -> int:
     if re.fullmatch(r"\d{1,15}", text, re.ASCII):
         return int(text)
     try:
-        at = datetime.fromisoformat(text.strip())
-        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+        return utc_ms(text.strip())
     except (ValueError, OverflowError):
         raise InputError("Name the time to begin at, such as 2026-01-31T12:00, in UTC.") from None
 

@@ -13,7 +13,7 @@ from ottla.console.group_reading import Pause, group_of, pauses_of
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
 from ottla.console.pages import group_changes, share_changes
 from ottla.console.pages.group import MemberRow, member_row
-from ottla.console.reading import GROUP, Config, configs
+from ottla.console.reading import GROUP, Configs, configs_view
 from ottla.doctor.snapshot import SHARE, Group
 from ottla.escaping import visible
 
@@ -264,24 +264,9 @@ def doing(run: InFlight) -> str:
 # ---- configs -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfigs(View):
-    """The configs of the group, those that differ from the default first."""
-
-    differing: tuple[Config, ...]
-    defaults: tuple[Config, ...]
-
-
-def load_configs(context: Context) -> GroupConfigs:
+def load_configs(context: Context) -> Configs:
     """The configs of the share group that the address names."""
-    name = context.need("name")
-    found = [each for each in configs(context, GROUP, name) if each.name.startswith(("share.", "errors."))]
-    return GroupConfigs(
-        title="Configs",
-        command=context.command("configs", "describe", "group", name, "--all"),
-        differing=tuple(each for each in found if not each.is_default),
-        defaults=tuple(each for each in found if each.is_default),
-    )
+    return configs_view(context, GROUP, "group", ("share.", "errors."))
 
 
 PAGE: Final = Page(

@@ -11,8 +11,8 @@ from ottla.console.page import Change, Context, Done, Page, Paged, Part, Preview
 from ottla.console.reading import (
     READ_COMMITTED,
     TOPIC,
-    Config,
-    configs,
+    Configs,
+    configs_view,
     extents,
     leaders_of,
     offsets,
@@ -114,24 +114,9 @@ def partition_of(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configs(View):
-    """The configs of the topic, those that differ from the default first."""
-
-    differing: tuple[Config, ...]
-    defaults: tuple[Config, ...]
-
-
 def load_configs(context: Context) -> Configs:
     """The configs of the topic that the address names."""
-    name = context.need("name")
-    found = configs(context, TOPIC, name)
-    return Configs(
-        title="Configs",
-        command=context.command("configs", "describe", "topic", name, "--all"),
-        differing=tuple(each for each in found if not each.is_default),
-        defaults=tuple(each for each in found if each.is_default),
-    )
+    return configs_view(context, TOPIC, "topic")
 
 
 # ---- delete --------------------------------------------------------------------------------------------------------

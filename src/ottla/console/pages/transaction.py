@@ -10,7 +10,7 @@ from ottla.client.transactions import UNDER_WAY, fence_producer, list_transactio
 from ottla.console.group_reading import coordinated, described
 from ottla.console.page import Change, Context, Done, InputError, MissingError, Page, Part, Preview, View, url
 from ottla.console.pages.transactions import states_of
-from ottla.console.reading import READ_COMMITTED, leaders_of, offsets
+from ottla.console.reading import READ_COMMITTED, leaders_at, offsets
 from ottla.doctor.words import count, duration
 from ottla.escaping import visible
 
@@ -93,8 +93,7 @@ def partitions_of(context: Context, state: Any, unseen: list[str]) -> list[Parti
     places = places_of(state)
     if not places:
         return []
-    topics = context.client.metadata(sorted({topic for topic, _ in places})).topics
-    leaders = {each: leader for each, leader in leaders_of(topics).items() if each in places}
+    leaders = leaders_at(context, places)
     stable = offsets(context, leaders, LATEST, isolation=READ_COMMITTED, unseen=unseen)
     ends = offsets(context, leaders, unseen=unseen)
     return [
