@@ -75,7 +75,8 @@ def test_detached_nodes_serve_one_is_killed_and_comes_back_and_all_are_stopped(p
     alone = ottla("cluster", "stop-node", "2", "--data", directory)
     assert (alone.returncode, alone.stdout) == (0, "Stopped node 2.\n"), alone.stderr
     assert ottla("cluster", "stop-node", "2", "--data", directory).returncode == 1
-    assert [node["state"] for node in described(port)["nodes"]] == ["up", "down", "up"]
+    # Node 1 may learn it a little later.
+    soon(lambda: [node["state"] for node in described(port)["nodes"]] == ["up", "down", "up"])
     log = Path(directory, "cluster.log")
     soon(lambda: "node 2 has stopped\n" in log.read_text())  # the supervisor notices only now and then
     stopped = ottla("cluster", "stop", "--data", directory)
@@ -113,7 +114,7 @@ def test_an_interrupt_stops_all_in_order_and_a_removed_node_stays_out_until_it_i
     way_back = f"`ottla cluster start-node 2 --data {directory}` adds it again"
     assert again.stderr == f"Node 2 was removed from the cluster, and is not started: {way_back}.\n"
     assert ottla("cluster", "start-node", "2", "--data", directory).returncode == 0
-    assert [node["state"] for node in described(port)["nodes"]] == ["up", "up"]
+    soon(lambda: [node["state"] for node in described(port)["nodes"]] == ["up", "up"])
     assert planned(Path(directory), None, None, []).members == [1, 2]
 
 
