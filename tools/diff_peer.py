@@ -120,6 +120,7 @@ def themes_of(arguments: Any, *, secured: bool) -> list[str]:
         for theme in transcript.themes()
         if transcript.nodes_of(theme) == arguments.nodes
         and transcript.is_secured(theme) == secured
+        and not transcript.is_own(theme)
         and not (foreign and (transcript.kills(theme) or secured))
     ]
 

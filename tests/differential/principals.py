@@ -85,6 +85,7 @@ ASKED: dict[str, str] = {
     "AlterUserScramCredentials CreateDelegationToken RenewDelegationToken ExpireDelegationToken "
     "DescribeDelegationToken",
     "anyone": "ApiVersions SaslHandshake SaslAuthenticate",
+    "own": "DescribeSharePartitions DescribeObservations",
 }
 """The APIs that each scenario asks."""
 

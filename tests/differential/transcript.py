@@ -72,6 +72,11 @@ def is_secured(theme: str) -> bool:
     return getattr(importlib.import_module(f"{scenarios.__name__}.{theme}"), "SECURED", False)
 
 
+def is_own(theme: str) -> bool:
+    """Whether the theme is about requests that Kafka does not serve: its transcript has Ottla's answers."""
+    return getattr(importlib.import_module(f"{scenarios.__name__}.{theme}"), "OWN", False)
+
+
 def play(
     scenario: Scenario,
     host: str,
