@@ -2,11 +2,14 @@
 
 import http.client
 import json
+import select
 import shutil
+import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from ottla.broker.config.unserved import AUTHORIZERS
 from ottla.broker.config.values import BrokerSettings
 from ottla.server.main import Server, ServerOptions
 from ottla.server.metrics_access import MetricsAccess
+from ottla.server.metrics_port import CONNECTIONS_PER_ADDRESS_MAX
 from ottla.server.refusals import SettingsRefusedError
 from ottla.testing.embedded import run_in_thread
 from tests.harness.certificates import Authority
@@ -67,7 +71,7 @@ def test_metrics_over_tls_need_the_token(tmp_path: Path, authority: Authority) -
         "ottla.metrics.security.protocol": "SSL",
         "ottla.metrics.token.location": str(token_file(tmp_path)),
         "ssl.keystore.location": str(authority.issue(HOST)),
-        "authorizer.class.name": AUTHORIZERS[0],
+        "connection.failed.authentication.delay.ms": "0",
     }
     tls = ssl.create_default_context(cafile=str(authority.file))
     with measured(**settings) as node:
@@ -123,14 +127,64 @@ def test_a_new_token_and_a_new_certificate_are_used_without_a_restart(
         soon(is_new)
 
 
-def test_what_workers_hold_needs_a_token_where_there_is_an_authorizer() -> None:
+def test_what_workers_hold_is_shown_under_acls_only(tmp_path: Path) -> None:
+    """Nobody can be asked here who they are: a node with an authorizer shows no group, whether it exists or not."""
     with measured(**{"authorizer.class.name": AUTHORIZERS[0]}) as node:
         status, why = get(node, "/share-groups/jobs")
         assert status == 403
-        assert "ottla.metrics.token.location" in why
+        assert "ottla share-groups inspect" in why
+        assert get(node, "/share-groups") == (status, why)
         assert get(node, "/metrics")[0] == 200
+    settings = {"authorizer.class.name": AUTHORIZERS[0], "ottla.metrics.token.location": str(token_file(tmp_path))}
+    with measured(**settings, **{"ottla.audit.location": str(tmp_path / "audit.log")}) as node:
+        assert get(node, "/share-groups", "0123456789abcdef-wrong")[0] == 401
+        assert get(node, "/share-groups", TOKEN) == (403, why)
+        assert get(node, "/share-groups/jobs", TOKEN) == (403, why)
+    records = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    assert [(each["event"], each["listener"]) for each in records] == [("login failed", "METRICS")]
     with measured() as node:
         assert get(node, "/share-groups")[0] == 200
+
+
+def test_a_wrong_token_is_answered_late(tmp_path: Path) -> None:
+    settings = {
+        "ottla.metrics.token.location": str(token_file(tmp_path)),
+        "connection.failed.authentication.delay.ms": "300",
+    }
+    with measured(**settings) as node:
+        began = time.monotonic()
+        assert get(node, "/metrics", "0123456789abcdef-wrong")[0] == 401
+        assert time.monotonic() - began >= 0.3
+
+
+def test_strangers_use_up_no_connections(tmp_path: Path, authority: Authority) -> None:
+    """A stranger opens connections and says nothing: the port closes those above its limit, and others are served."""
+    settings = {
+        "ottla.metrics.security.protocol": "SSL",
+        "ssl.keystore.location": str(authority.issue(HOST)),
+    }
+    with measured(**settings) as node, ExitStack() as stack:
+        assert node.metrics is not None
+        port = int(node.metrics.address.split(":")[1])
+        count = CONNECTIONS_PER_ADDRESS_MAX + 3
+        idle = [stack.enter_context(socket.create_connection((HOST, port), PATIENCE_S)) for _ in range(count)]
+        closed, _, _ = select.select(idle, [], [], PATIENCE_S)
+        while len(closed) < 3:
+            more, _, _ = select.select([each for each in idle if each not in closed], [], [], PATIENCE_S)
+            assert more
+            closed += more
+        assert closed == idle[-3:], "the first ones stay open"
+        for each in idle:
+            each.close()
+        tls = ssl.create_default_context(cafile=str(authority.file))
+
+        def is_served() -> bool:
+            try:
+                return get(node, "/healthz", None, tls)[0] == 200
+            except OSError:
+                return False
+
+        soon(is_served)
 
 
 def access(host: str, folder: Path, **settings: str) -> MetricsAccess:

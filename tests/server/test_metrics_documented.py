@@ -53,7 +53,8 @@ from ottla.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatReq
 from ottla.protocol.records.record import Record, build_batch
 from ottla.server import share_groups
 from ottla.server.figures import LATE_MS, take
-from ottla.server.metrics import readiness, render
+from ottla.server.metrics import render
+from ottla.server.metrics_port import readiness
 from tests.harness.node_pair import LEASE_MS, NodePair
 from tests.harness.node_stage import NodeStage
 from tests.harness.share.share_stage import ACCEPT, REJECT, ShareStage

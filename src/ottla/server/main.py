@@ -76,8 +76,8 @@ if TYPE_CHECKING:
 
     from ottla.server.audit_log import AuditLog
     from ottla.server.metadata_follower import Following
-    from ottla.server.metrics import MetricsListener
     from ottla.server.metrics_access import MetricsAccess
+    from ottla.server.metrics_port import MetricsListener
     from ottla.server.shared_metadata import Shared
     from ottla.server.token_keys import TokenKeys
     from ottla.server.watchdog import Watchdog
@@ -205,7 +205,7 @@ class Server:
             await self.stop()
             raise
         if self.options.metrics is not None and access is not None:
-            from ottla.server.metrics import MetricsListener  # only now: it costs a tenth of a second
+            from ottla.server.metrics_port import MetricsListener  # only now: it costs a tenth of a second
 
             self.metrics = MetricsListener(self.node, self.options.metrics, access)
             try:

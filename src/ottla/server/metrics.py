@@ -1,10 +1,7 @@
-"""Serves Prometheus metrics on a separate port, under the names that common Kafka dashboards read.
+"""Makes Prometheus' text of a node's figures, under the names that common Kafka dashboards read.
 
-`/metrics` is Prometheus text; `/share-groups` and `/share-groups/GROUP` show share groups as JSON (share_groups.py);
-`/healthz` and `/readyz` are for supervisors that restart a node and for load balancers. metrics_access.py decides who
-may read which of them.
-
-Names follow the jmx_exporter's form of Kafka's JMX names. broker/metrics.py does the counting.
+`metrics_port` serves it. Names follow the jmx_exporter's form of Kafka's JMX names. `broker/metrics.py` does the
+counting.
 
 A scrape has two halves. `figures.take` reads the node on the event loop, between two requests, into plain values.
 `render` turns them into text on a thread: with ten thousand partitions that takes longer than a request may wait.
@@ -15,31 +12,17 @@ groups.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from ottla import __version__
-from ottla.broker.client_identity import Address, Identity
-from ottla.machine import Millis
-from ottla.metadata.nodes import NodeState
 from ottla.server import share_groups
-from ottla.server.clocks import moment
-from ottla.server.figures import Figures, offline_partitions, take
-from ottla.server.listeners import ServeRefusedError, join_address, split_address
-from ottla.server.metrics_access import LISTENER, MetricsAccess
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
+from ottla.server.figures import Figures, offline_partitions
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 """The quantiles of Kafka's own histograms."""
@@ -55,7 +38,6 @@ TRAFFIC = {
 }
 """BrokerTopicMetrics without their PerSec, and our counter for each."""
 
-GROUP_PATH = "/share-groups/"
 LOGS = {
     "size": "Bytes in the segments.",
     "num_log_segments": "Segments.",
@@ -63,14 +45,6 @@ LOGS = {
     "log_end_offset": "Offset of the next record.",
 }
 """Metrics of each partition, by the field that holds the value; the metric's name has no underscores."""
-
-SHUT_NAMED_MAX = 20
-HEAD_BYTES_MAX = 8192
-HEAD_TIMEOUT_S = 10.0
-NO_CONNECTION = -2
-"""The connection id of clients of this port."""
-
-log = logging.getLogger("ottla.server")
 
 
 def render(figures: Figures) -> bytes:
@@ -251,157 +225,3 @@ def quantile_micros(buckets: list[int], quantile: float) -> float:
             return least + (most - least) * (wanted - below) / count
         below += count
     return 0.0
-
-
-class MetricsListener:
-    """The port for scrapes. `start` raises ServeRefusedError; `address` is where it listens, `url` with the scheme."""
-
-    def __init__(self, node: Node, address: str, access: MetricsAccess) -> None:
-        self._node = node
-        self._access = access
-        self._bound: socket.socket | None = None
-        self._server: asyncio.Server | None = None
-        self._reloading: asyncio.Task[None] | None = None
-        self.address = address
-
-    @property
-    def url(self) -> str:
-        return f"{'http' if self._access.tls is None else 'https'}://{self.address}"
-
-    async def start(self) -> None:
-        host, port = split_address(self.address)
-        try:
-            self._bound = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-            await self._listen(self._bound)
-        except OSError as error:
-            raise ServeRefusedError(
-                f"Can't serve metrics on {join_address(host, port)}: {error.strerror or error}. "
-                "Stop what uses the port, or choose another one with --metrics."
-            ) from error
-        self.address = join_address(*self._bound.getsockname()[:2])
-
-    async def _listen(self, bound: socket.socket) -> None:
-        """Accept connections, with the TLS that holds now."""
-        tls = self._access.tls
-        secure = {} if tls is None else {"ssl": tls.context, "ssl_handshake_timeout": HEAD_TIMEOUT_S}
-        before = self._server
-        self._server = await asyncio.start_server(self._serve, sock=bound.dup(), limit=HEAD_BYTES_MAX, **secure)
-        if before is not None:
-            before.close()
-
-    def reload(self) -> None:
-        """Use the files of the token and of the certificate as they are now."""
-        if self._access.reload() and self._bound is not None:
-            log.info("the metrics port uses a new certificate")
-            self._reloading = asyncio.ensure_future(self._listen(self._bound))
-
-    def stop(self) -> None:
-        if self._reloading is not None:
-            self._reloading.cancel()
-        if self._server is not None:
-            self._server.close()
-        if self._bound is not None:
-            self._bound.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(HEAD_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-            first, *headers = head.split(b"\r\n")
-            status, kind, body = await self._answer(first.split(), _authorization(headers), writer)
-            challenge = "WWW-Authenticate: Bearer\r\n" if status.startswith("401") else ""
-            start = (
-                f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{challenge}"
-                "Connection: close\r\n\r\n"
-            )
-            writer.write(start.encode() + (b"" if head.startswith(b"HEAD ") else body))
-            await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
-        finally:
-            writer.close()
-
-    async def _answer(
-        self, request: list[bytes], authorization: bytes, writer: asyncio.StreamWriter
-    ) -> tuple[str, str, bytes]:
-        """(status, content type, body) for the words of a request line, and for the header Authorization."""
-        plain = "text/plain; charset=utf-8"
-        if len(request) != 3 or request[0] not in (b"GET", b"HEAD"):
-            return "405 Method Not Allowed", plain, b"GET /metrics\n"
-        path = request[1].split(b"?")[0].decode("ascii", "replace")
-        has_authorizer = self._node.access.authorizer is not None
-        refused = self._access.refusal(path, authorization, has_authorizer=has_authorizer)
-        if refused is not None:
-            status, why = refused
-            if authorization:
-                self._note_refused(writer)
-            return status, plain, f"{why}\n".encode()
-        if path == "/metrics":
-            return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, await take(self._node, moment()))
-        if path == "/share-groups" or path.startswith(GROUP_PATH):
-            group = unquote(path.removeprefix(GROUP_PATH)) if path.startswith(GROUP_PATH) else None
-            figures = share_groups.take(self._node, moment(), group)
-            runs = await share_groups.take_runs(self._node, figures)
-            return "200 OK", "application/json", await asyncio.to_thread(share_groups.as_json, figures, runs)
-        if path == "/healthz":
-            return "200 OK", plain, b"ok\n"  # a reader of this was answered by the node's own loop
-        if path == "/readyz":
-            status, sentence = readiness(self._node, moment(), names=not self._access.needs_token)
-            return status, plain, sentence.encode()
-        return "404 Not Found", plain, b"There are /metrics, /share-groups, /healthz and /readyz\n"
-
-    def _note_refused(self, writer: asyncio.StreamWriter) -> None:
-        """Someone has sent a wrong token."""
-        host, port = writer.get_extra_info("peername")[:2]
-        protocol = "PLAINTEXT" if self._access.tls is None else "SSL"
-        address = Address(NO_CONNECTION, host, port, LISTENER, protocol)
-        self._node.logged_in(Identity(address), "BEARER", why="the token of the metrics port is wrong")
-
-
-def _authorization(headers: list[bytes]) -> bytes:
-    """The value of the header Authorization, empty if there is none, or more than one."""
-    values = [value.strip() for name, _, value in (each.partition(b":") for each in headers) if _is_for(name)]
-    return values[0] if len(values) == 1 else b""
-
-
-def _is_for(name: bytes) -> bool:
-    return name.lower() == b"authorization"
-
-
-def readiness(node: Node, now: Millis, *, names: bool = True) -> tuple[str, str]:
-    """(status, sentence). Ready: the cluster counts on this node, and at least one partition here is in service, as
-    clients may need that one. `names`: the sentence may have names of partitions."""
-    refused = "503 Service Unavailable"
-    why = _why_out_of_cluster(node, now)
-    if why is not None:
-        return refused, f"{why}\n"
-    partitions = list(node.replicas)
-    shut = [each for each in partitions if each.log.failed is not None]
-    if partitions and len(shut) == len(partitions):
-        return refused, "no partition is in service\n"
-    if shut and not names:
-        return "200 OK", f"ready, except for {len(shut)} of {len(partitions)} partitions\n"
-    if shut:
-        named = ", ".join(sorted(each.name for each in shut)[:SHUT_NAMED_MAX])
-        return "200 OK", f"ready, except for {len(shut)} of {len(partitions)} partitions: {named}\n"
-    return "200 OK", "ready\n"
-
-
-def _why_out_of_cluster(node: Node, now: Millis) -> str | None:
-    """The reason why the cluster does without this node now; None if it does not."""
-    if node.membership is None:
-        return None
-    record = node.membership.record
-    if record is None or record.state is not NodeState.ACTIVE:
-        return _NOT_ACTIVE[None if record is None else record.state]
-    if not node.membership.is_fresh(now):
-        return "the node has not reached the metadata store for so long that other nodes may have taken over"
-    return None
-
-
-_NOT_ACTIVE = {
-    None: "the node has yet to register with the cluster",
-    NodeState.STARTING: "the controller has yet to admit the node to the cluster",
-    NodeState.LEAVING: "the node is leaving the cluster",
-    NodeState.FENCED: "the cluster has fenced the node",
-}

@@ -4,7 +4,8 @@ With `ottla.metrics.security.protocol=SSL` the port speaks HTTPS with the certif
 `listener.name.metrics.` replace them for this port alone: another certificate, or `ssl.client.auth=required`.
 
 `/metrics` and `/share-groups` need the token, if there is one. `/share-groups` shows which client works on which
-records, so on a node with an authorizer it needs one. `/healthz` and `/readyz` are for supervisors, and need none;
+records. A node with an authorizer refuses it: a token does not say who asks, so no ACL could decide, and
+DescribeSharePartitions shows the same under ACLs. `/healthz` and `/readyz` are for supervisors, and need no token;
 `/readyz` names no partitions then.
 
 The files are read again when they change. A token that can't be used leaves the old one in force.
@@ -30,6 +31,7 @@ LISTENER = "METRICS"
 TOKEN_MIN = 16
 TOKEN_BYTES_MAX = 4096
 PROBES = ("/healthz", "/readyz")
+SHARE_GROUPS = "/share-groups"
 
 log = logging.getLogger("ottla.server")
 
@@ -41,6 +43,8 @@ class MetricsAccess:
     def __init__(self, settings: BrokerSettings, host: str) -> None:
         self._path: str | None = settings["ottla.metrics.token.location"]
         self._token, self._seen = b"", None
+        self.refusal_delay_s: float = settings["connection.failed.authentication.delay.ms"] / 1000
+        """How late a client without the token gets its answer."""
         self.tls: Tls | None = None
         if settings["ottla.metrics.security.protocol"] == "SSL":
             self.tls = Tls(TlsSettings(settings, LISTENER))
@@ -64,16 +68,18 @@ class MetricsAccess:
         value, empty without one. `has_authorizer`: whether the node decides what clients may do."""
         if path in PROBES:
             return None
-        if not self.needs_token:
-            if has_authorizer and path.startswith("/share-groups"):
-                return "403 Forbidden", (
-                    "This shows what clients work on, and the node has an authorizer: set ottla.metrics.token.location."
-                )
-            return None
+        if self.needs_token and not self._is_right(authorization):
+            return "401 Unauthorized", "This needs the header Authorization: Bearer TOKEN."
+        if has_authorizer and path.startswith(SHARE_GROUPS):
+            return "403 Forbidden", (
+                "This shows what clients work on, and the node has an authorizer, which can't know who asks here. Use "
+                "`ottla share-groups inspect GROUP`: it needs Describe on the group and on its topics."
+            )
+        return None
+
+    def _is_right(self, authorization: bytes) -> bool:
         scheme, _, given = authorization.partition(b" ")
-        if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
-            return None
-        return "401 Unauthorized", "This needs the header Authorization: Bearer TOKEN."
+        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
 
     def reload(self) -> bool:
         """Use a changed token; whether the TLS has changed too. A file that can't be used is logged, once."""
