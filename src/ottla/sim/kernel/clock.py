@@ -111,8 +111,9 @@ class Agenda:
     def at(self, time_us: Micros, act: Callable[..., None], *args: Any) -> Booking:
         """Book `act(*args)`. A time in the past means now, after the events that are already booked for now."""
         booking = Booking(act, args)
+        now_us = self.clock.now_us
         self._sequence += 1
-        heapq.heappush(self._bookings, (max(time_us, self.clock.now_us), self._sequence, booking))
+        heapq.heappush(self._bookings, (time_us if time_us > now_us else now_us, self._sequence, booking))
         return booking
 
     def after(self, delay_us: Micros, act: Callable[..., None], *args: Any) -> Booking:
@@ -121,8 +122,9 @@ class Agenda:
     def run_next(self, until_us: Micros) -> bool:
         """Run the earliest event not later than `until_us`. Without one, set the clock to `until_us` and return
         False."""
-        while self._bookings and self._bookings[0][0] <= until_us:
-            time_us, _, booking = heapq.heappop(self._bookings)
+        bookings = self._bookings
+        while bookings and bookings[0][0] <= until_us:
+            time_us, _, booking = heapq.heappop(bookings)
             act = booking.act
             if act is None:
                 continue

@@ -144,6 +144,8 @@ class Life:
         self.paused = False
         self._unheard: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self.sides: dict[int, NodeSide] = {}
+        self.steps = 0
+        """Number of calls into the node so far."""
         self._alarm: Booking | None = None
         self._alarm_us: Micros = 0
         self._rings = 0
@@ -232,6 +234,7 @@ class Life:
         middle."""
         if not self.alive:
             return
+        self.steps += 1
         node, clock = self.node, self.host.clock
         now = clock.now_ms
         try:

@@ -138,17 +138,20 @@ class Pipe:
         return bool(self._pieces)
 
     def _book(self, piece: bytes | None, delay_us: Micros) -> None:
-        now_us = self.network.agenda.clock.now_us
-        self._due_us = max(self._due_us, now_us + delay_us)
-        self._pieces.append((self._due_us, piece))
-        self.network.agenda.at(self._due_us, self.take)
+        agenda = self.network.agenda
+        due_us = agenda.clock.now_us + delay_us
+        if due_us < self._due_us:
+            due_us = self._due_us
+        self._due_us = due_us
+        self._pieces.append((due_us, piece))
+        agenda.at(due_us, self.take)
 
     def take(self) -> None:
         """Deliver the arrived data to the receiver, if the path carries anything."""
-        if self.network.is_cut(self.path):
+        pieces = self._pieces
+        if not pieces or self.held or self.closed or self.network.is_cut(self.path):
             return
         now_us = self.network.agenda.clock.now_us
-        pieces = self._pieces
         while pieces and pieces[0][0] <= now_us and not self.held and not self.closed:
             piece = pieces.popleft()[1]
             if piece is None:
@@ -282,9 +285,9 @@ class Network:
 
     def is_cut(self, path: Path) -> bool:
         """Whether the path carries nothing now."""
-        if path in self._cut:
-            return True
-        return bool(self._apart) and any((path[0] in hosts) != (path[1] in hosts) for hosts in self._apart)
+        if not self._apart:
+            return path in self._cut
+        return path in self._cut or any((path[0] in hosts) != (path[1] in hosts) for hosts in self._apart)
 
     def cut_path(self, source: str, target: str) -> None:
         """Cut the path from `source` to `target`: nothing arrives from now on. The way back is another path."""

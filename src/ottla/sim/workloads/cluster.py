@@ -16,7 +16,7 @@ from ottla.broker.node import Node
 from ottla.metadata.image import MetadataImage
 from ottla.sim.clients.replicated import LeaderClient, LogReader, NearbyReader, ReplicatedProducer, TopicPartition
 from ottla.sim.kernel.clock import MS, HostClock
-from ottla.sim.kernel.host import Host
+from ottla.sim.kernel.host import Host, Life
 from ottla.sim.kernel.network import Endpoint
 from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.kernel.world import World
@@ -56,6 +56,8 @@ class Cluster:
         self.checker = ReplicaChecker(TOPIC)
         self.checkers = [self.checker]
         """One for each topic that is checked."""
+        self._looked_at: dict[int, tuple[Life, int]] = {}
+        """The incarnation and step of each node that were checked last, under the current metadata."""
         self.hosts = {node_id: self._host(node_id) for node_id in range(1, nodes + 1)}
         for host in self.hosts.values():
             host.peers.update({node_id: other.endpoint for node_id, other in self.hosts.items() if other is not host})
@@ -111,13 +113,20 @@ class Cluster:
         return [node_id for node_id, host in self.hosts.items() if host.up]
 
     def look(self, node_id: int) -> None:
-        """Check a node after a step. Raises InvariantError."""
+        """Check a node after a step, or a chance for one. Raises InvariantError."""
+        life = self.hosts[node_id].life
+        assert life is not None
+        step = life, life.steps
+        if self._looked_at.get(node_id) == step:
+            return  # it has made none
+        self._looked_at[node_id] = step
         node, image = self.node(node_id), self.image
         for checker in self.checkers:
             checker.look(node, image)
 
     def look_at_metadata(self) -> None:
         """Check the metadata after a commit."""
+        self._looked_at.clear()
         for checker in self.checkers:
             checker.look_at_metadata(self.image)
 
@@ -199,8 +208,7 @@ class Cluster:
         self.world.network.mend()
         self.world.network.weathers.clear()
         self.heal()
-        for client in self.clients:
-            client.winding_down = True
+        self.wind_down()
         end_us = self.world.clock.now_us + self.rest_ms * MS
         while (missing := self.missing()) is not None:
             if self.world.clock.now_us >= end_us:
@@ -215,6 +223,11 @@ class Cluster:
                 node.completions.check()
         for checker in self.checkers:
             checker.look_at_rest(nodes)
+
+    def wind_down(self) -> None:
+        """Let the clients finish what they have begun, and begin nothing else."""
+        for client in self.clients:
+            client.winding_down = True
 
     def missing(self) -> str | None:
         """Describe in a sentence what is not at rest yet; None if everything is."""

@@ -42,6 +42,7 @@ from ottla.sim.clients.batches import CorruptError, ReadBatch, decode_batches
 from ottla.sim.kernel.trace import InvariantError
 
 READ_BYTES = 1 << 22
+NONE: frozenset[int] = frozenset()
 
 
 class Told(NamedTuple):
@@ -181,28 +182,30 @@ class ReplicaChecker:
 
     def look(self, node: Node, image: MetadataImage) -> None:
         """Check every partition of the topic on this node. Raises InvariantError."""
-        self._down.discard(node.node_id)
+        node_id = node.node_id
+        self._down.discard(node_id)
         local = node.replicas.by_name.get(self.topic)
         partitions = {} if local is None else local.partitions
-        for index in [index for index in self._places.get(node.node_id, ()) if index not in partitions]:
-            del self.copies[node.node_id, index]  # its replica was moved away; one that comes back starts from nothing
-            self._places[node.node_id].discard(index)
+        if not partitions.keys() >= self._places.get(node_id, NONE):
+            for index in [index for index in self._places[node_id] if index not in partitions]:
+                del self.copies[node_id, index]  # its replica was moved away; one that comes back starts from nothing
+                self._places[node_id].discard(index)
         if local is None or local.id != self._topic_id:
             return
         for index, partition in partitions.items():
-            copy = self.copies.get((node.node_id, index))
+            copy = self.copies.get((node_id, index))
             if copy is None:
-                copy = self.copies[node.node_id, index] = Copy()
-                self._places.setdefault(node.node_id, set()).add(index)
+                copy = self.copies[node_id, index] = Copy()
+                self._places.setdefault(node_id, set()).add(index)
             seen = _seen(partition)
             if seen == copy.seen and copy.partition is partition:
                 continue
             copy.seen, copy.log_start = seen, partition.log.log_start_offset
-            self._read(node.node_id, index, partition, copy)
-            self._look_at_offsets(node.node_id, index, partition, copy)
-            self._look_at_ends(node.node_id, index, partition, copy)
+            self._read(node_id, index, partition, copy)
+            self._look_at_offsets(node_id, index, partition, copy)
+            self._look_at_ends(node_id, index, partition, copy)
             if partition.leads:
-                self._look_at_leader(node.node_id, index, partition, copy, image)
+                self._look_at_leader(node_id, index, partition, copy, image)
 
     def _read(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
         log = partition.log
@@ -446,12 +449,13 @@ class ReplicaChecker:
 
 
 def _seen(partition: Partition) -> tuple[object, ...]:
-    log = partition.log
+    """HOT."""
+    log, offsets = partition.log, partition.log.offsets
     return (
-        log.log_start_offset,
-        log.last_stable_offset,
-        log.high_watermark,
-        log.log_end_offset,
+        offsets.log_start_offset,
+        offsets.first_unstable,
+        offsets.high_watermark,
+        offsets.log_end_offset,
         log.segments.compaction_epoch,
         log.unopened,
         partition.leader_epoch,
