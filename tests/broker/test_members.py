@@ -16,6 +16,7 @@ from ottla.metadata.store import Delete, Put
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicRecord
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest, RequestPartitionData, RequestTopicData
 from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
@@ -81,6 +82,22 @@ def test_a_node_that_was_taken_for_dead_is_listed_for_a_while(stage: NodeStage) 
     assert members.shown(ADDRESS) == before[:1]
     assert members.listed(stage.now + LISTED_MS - 1, ADDRESS) == before
     assert members.listed(stage.now + LISTED_MS, ADDRESS) == before[:1]
+
+
+def told_controllers(stage: NodeStage) -> tuple[int, int]:
+    """What Metadata and DescribeCluster answer."""
+    return stage.ask(MetadataRequest(topics=[])).controller_id, stage.ask(DescribeClusterRequest()).controller_id
+
+
+@pytest.mark.parametrize("controller", [None, ControllerRecord(3, "life", 5)])
+def test_a_node_takes_changes_itself_while_clients_can_reach_no_controller(
+    stage: NodeStage, controller: ControllerRecord | None
+) -> None:
+    """There is none yet, or it is down. DescribeCluster says what is so."""
+    assert told_controllers(stage) == (2, 2)
+    stage.store.commit([Delete(CONTROLLER_KEY) if controller is None else Put(CONTROLLER_KEY, controller.encode())])
+    stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
+    assert told_controllers(stage) == (1, NOBODY if controller is None else 3)
 
 
 @pytest.mark.parametrize("state", [NodeState.STARTING, NodeState.FENCED])

@@ -106,10 +106,11 @@ def _answer(node: Core, request: Request) -> Work:
         cluster_operations = 0
         if node.access.quiet.on_cluster(request, Operation.DESCRIBE):
             cluster_operations = node.access.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)
+    listed = node.members.listed(request.now, request.identity.address)
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(*each) for each in node.members.listed(request.now, request.identity.address)],
+        brokers=[MetadataResponseBroker(*each) for each in listed],
         cluster_id=node.cluster_id,
-        controller_id=node.members.controller_id,
+        controller_id=node.members.changed_at(listed),
         topics=topics,
         cluster_authorized_operations=cluster_operations,
     )

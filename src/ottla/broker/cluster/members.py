@@ -163,6 +163,14 @@ class Members:
         controller = self._metadata.image.controller
         return NOBODY if controller is None else controller.node_id
 
+    def changed_at(self, listed: Iterable[Member]) -> int:
+        """The node to which clients send changes of the cluster: the controller, or this node if the controller is
+        not listed. This node keeps such a request until there is a controller, and hands it on (KIP-590).
+
+        librdkafka waits for more than 10 s if it is told of no controller.
+        """
+        return self.controller_id if any(self.controller_id == each.node_id for each in listed) else self.node_id
+
     @property
     def is_controller(self) -> bool:
         """Whether this incarnation of this node is the controller, as far as it knows."""
