@@ -70,9 +70,11 @@ response
     held_ms int64 default=-1
     lock_left_ms int64 default=-1
     next_try_ms int64 default=-1
-api DescribeObservations key=10901 versions=0-0 flexible=0
+api DescribeObservations key=10901 versions=0-1 flexible=0
 request
     group_id string? default=null
+    resource_type int8 1+
+    resource_name string? 1+ default=null
 response
     throttle_time_ms int32
     error_code int16
@@ -85,6 +87,7 @@ response
     slow_requests []SlowRequest
     topics []Topic
     long_turns []LongTurn
+    config_changes []ConfigChange 1+
   struct Group
     group_id string
     changes []Change
@@ -141,5 +144,15 @@ response
     api_key int16
     client_id string
     principal string
+    client_host string
+  struct ConfigChange
+    resource_type int8
+    resource_name string
+    name string
+    at_ms int64
+    old_value string? default=null
+    new_value string? default=null
+    principal string
+    client_id string
     client_host string
 """

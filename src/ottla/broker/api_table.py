@@ -74,10 +74,13 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
     ),
     "k10901_describe_observations": ApiSpec(
         key=ApiKey.DESCRIBE_OBSERVATIONS,
-        versions=(0, 0),
+        versions=(0, 1),
         acl=(
             (Operation.DESCRIBE, ResourceType.CLUSTER),
             (Operation.DESCRIBE, ResourceType.GROUP),
+            (Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+            (Operation.DESCRIBE_CONFIGS, ResourceType.GROUP),
+            (Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
         ),
     ),
     "k10_find_coordinator": ApiSpec(

@@ -387,7 +387,8 @@ class EachApi:
 
     def _describe_observations(self) -> list[Asking]:
         of = describe_observations.DescribeObservationsRequest
-        return [(of("g"), None), (of(None), None)]
+        resources = [of(None, kind, name) for kind, name in ((2, "t"), (4, "1"), (32, "g"))]
+        return [(each, None) for each in (of("g"), of(None), *resources)]
 
     def _describe_share_partitions(self) -> Any:
         of = describe_share_partitions

@@ -21,8 +21,10 @@ from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.broker_table import BROKER_CONFIGS
 from ottla.broker.config.key import ConfigKey, ConfigRefusedError, Kind, UnknownConfigError, printed
 from ottla.broker.config.live import EVERY_BROKER
+from ottla.broker.config.share_groups import PAUSED_BY, PAUSED_SINCE
 from ottla.broker.config.topic_table import GROUP_CONFIGS, TOPIC_CONFIGS
 from ottla.broker.config.values import appended, check_group, check_topic, group_value, subtracted, topic_value
+from ottla.broker.observations.config_changes import Resource
 from ottla.broker.security.authorizer import Operation, ResourceType
 from ottla.broker.slices import SubRequest, Work
 from ottla.machine import Millis
@@ -64,6 +66,8 @@ CHANGES_MAX: Final = 2_000
 Outcome = tuple[ErrorCode, str | None]
 SUCCESS: Final[Outcome] = (ErrorCode.NONE, None)
 _ELSEWHERE: Final[Outcome] = (ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER.message)
+_NOTED_BY_NODE: Final = (PAUSED_SINCE, PAUSED_BY)
+"""Configs that the node sets beside those that a client changes."""
 _SHARED: Final = frozenset((ConfigResourceType.TOPIC, ConfigResourceType.GROUP))
 """Resources that belong to no node."""
 Changes = Sequence[tuple[str, int, str | None]]
@@ -92,9 +96,17 @@ class Configurable:
     invalid: ErrorCode
     """The error for a value that can't be."""
 
+    def is_sensitive(self, name: str) -> bool:
+        """Whether no client may see the value. Also that of a config which this version does not know."""
+        key = self.keys.get(name)
+        return key is None or key.sensitive
 
-def denial(node: Core, request: Request, operation: Operation, resource_type: int, name: str) -> ErrorCode | None:
-    """The error if this client may not do this to the resource's configuration; None if it may."""
+
+def denial(
+    node: Core, request: Request, operation: Operation, resource_type: int, name: str, *, quietly: bool = False
+) -> ErrorCode | None:
+    """The error if this client may not do this to the resource's configuration; None if it may. `quietly`: no denial of
+    what the client asked for, see `Access`."""
     match resource_type:
         case ConfigResourceType.TOPIC:
             needed, failed = (ResourceType.TOPIC, name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -102,7 +114,8 @@ def denial(node: Core, request: Request, operation: Operation, resource_type: in
             needed, failed = (ResourceType.GROUP, name), ErrorCode.GROUP_AUTHORIZATION_FAILED
         case _:
             needed, failed = (ResourceType.CLUSTER, CLUSTER_NAME), ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return None if node.access.allows(request.identity, operation, *needed, request) else failed
+    access = node.access.quiet if quietly else node.access
+    return None if access.allows(request.identity, operation, *needed, request) else failed
 
 
 def alter_all(
@@ -171,6 +184,13 @@ def _altering(
             raise ResourceRefusedError(resource.invalid, str(refused)) from refused
         if not validate_only and overrides != resource.overrides:
             yield from resource.keep(overrides)
+            before, after = (
+                {name: text for name, text in each.items() if name not in _NOTED_BY_NODE}
+                for each in (resource.overrides, overrides)
+            )
+            node.observations.configured(
+                now, request, Resource(resource_type, name), before, after, resource.is_sensitive
+            )
     except ResourceRefusedError as refused:
         return refused.error_code, refused.sentence
     except StoreError as failed:

@@ -1,9 +1,14 @@
-"""DescribeObservations, key 10901, version 0: what this node remembers of its clients and groups.
+"""DescribeObservations, key 10901, versions 0 to 1: what this node remembers of its clients and groups.
 
 One of Ottla's own requests (docs/private-requests.md). Every node answers for itself. The answer has why groups
-changed, the errors of clients, the figures of connections, the slowest requests, the batches of topics, and the longest
-turns of the event loop. With a group's id, it has only why this group changed, and needs Describe
-on the group instead of the cluster.
+changed, the errors of clients, the figures of connections, the slowest requests, the batches of topics, the longest
+turns of the event loop, and who changed configs. It needs Describe on the cluster. Changes of a config need
+DescribeConfigs on its resource as well, as its value does; others are left out.
+
+With a group's id, the answer has only why this group changed, and needs Describe on the group. With a resource, it has
+only the changes of that resource's configs, and needs DescribeConfigs on the resource.
+
+Versions: 1 changes of configs.
 
 Bounds: those of `observations`, and `TOPICS_MAX` topics, the ones with the most batches. Long answers are built in
 slices; each list is of one moment.
@@ -17,9 +22,12 @@ from collections.abc import Callable, Iterable
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ottla.broker.api.config_resources import denial
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.channel import Channel
 from ottla.broker.metrics import Traffic
+from ottla.broker.observations.config_changes import ConfigChange as ConfigChanged
+from ottla.broker.observations.config_changes import Resource
 from ottla.broker.observations.errors import ErrorCount, Key
 from ottla.broker.observations.long_turns import LongTurn as Turn
 from ottla.broker.observations.slowest import Slow
@@ -32,6 +40,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_observations import (
     Change,
     ClientError,
+    ConfigChange,
     Connection,
     DescribeObservationsRequest,
     DescribeObservationsResponse,
@@ -47,10 +56,13 @@ if TYPE_CHECKING:
 
 SPEC = ApiSpec(
     key=ApiKey.DESCRIBE_OBSERVATIONS,
-    versions=(0, 0),
+    versions=(0, 1),
     acl=(
         (Operation.DESCRIBE, ResourceType.CLUSTER),
         (Operation.DESCRIBE, ResourceType.GROUP),
+        (Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+        (Operation.DESCRIBE_CONFIGS, ResourceType.GROUP),
+        (Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
     ),
 )
 
@@ -63,6 +75,8 @@ T = TypeVar("T")
 def handle(node: Core, request: Request) -> Any:
     body: DescribeObservationsRequest = request.body
     group_id = body.group_id
+    if body.resource_name is not None:
+        return _of_resource(node, request, Resource(body.resource_type, body.resource_name))
     if group_id is None and not node.access.on_cluster(request, Operation.DESCRIBE):
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if group_id is None:
@@ -75,6 +89,15 @@ def handle(node: Core, request: Request) -> Any:
     return answer
 
 
+def _of_resource(node: Core, request: Request, resource: Resource) -> Any:
+    denied = denial(node, request, Operation.DESCRIBE_CONFIGS, *resource)
+    if denied is not None:
+        return _refused(denied)
+    answer = _answer(node, request)
+    answer.config_changes = [_config(each) for each in node.observations.configs.changes() if each[0] == resource]
+    return answer
+
+
 def _refused(error: ErrorCode) -> DescribeObservationsResponse:
     return DescribeObservationsResponse(error_code=error, error_message=error.message)
 
@@ -82,7 +105,7 @@ def _refused(error: ErrorCode) -> DescribeObservationsResponse:
 def _answer(node: Core, request: Request) -> DescribeObservationsResponse:
     return DescribeObservationsResponse(
         now_ms=node.wall.at(request.now), started_ms=node.observations.started_ms, groups=[], errors=[],
-        connections=[], slow_requests=[], topics=[], long_turns=[],
+        connections=[], slow_requests=[], topics=[], long_turns=[], config_changes=[],
     )  # fmt: skip
 
 
@@ -94,7 +117,23 @@ def _describe(node: Core, request: Request) -> Work:
     answer.slow_requests = [_slow(each) for each in seen.slowest.slowest(request.now)]
     answer.topics = [_topic(*each) for each in nlargest(TOPICS_MAX, node.metrics.topics.items(), key=_batches)]
     answer.long_turns = [_long(each) for each in seen.long_turns.longest(request.now)]
+    answer.config_changes = yield from _in_slices((yield from _visible(node, request)), _config, version)
     return answer
+
+
+def _visible(node: Core, request: Request) -> Work:
+    """The changes of configs whose values the client may see."""
+    may_see: dict[Resource, bool] = {}
+    found: list[tuple[Resource, str, ConfigChanged]] = []
+    for position, each in enumerate(list(node.observations.configs.changes())):
+        if position and position % SLICE_STEPS == 0:
+            yield
+        resource = each[0]
+        if resource not in may_see:
+            may_see[resource] = denial(node, request, Operation.DESCRIBE_CONFIGS, *resource, quietly=True) is None
+        if may_see[resource]:
+            found.append(each)
+    return found
 
 
 def _in_slices(rows: Iterable[T], make: Callable[[T], Any], version: int) -> Work:
@@ -153,6 +192,11 @@ def _slow(slow: Slow) -> SlowRequest:
 
 def _long(turn: Turn) -> LongTurn:
     return LongTurn(turn.took_ms, turn.at_ms, turn.api_key, turn.client_id, turn.principal, turn.host)
+
+
+def _config(row: tuple[Resource, str, ConfigChanged]) -> ConfigChange:
+    resource, name, change = row
+    return ConfigChange(*resource, name, *change)
 
 
 def _batches(row: tuple[str, Traffic]) -> int:

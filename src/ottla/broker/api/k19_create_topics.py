@@ -29,11 +29,13 @@ from ottla.broker.api.topic_creation import (
     check_room,
     plan_topic,
 )
+from ottla.broker.api.config_resources import ConfigResourceType
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.config.answers import topic_entries
 from ottla.broker.effects import Parked
+from ottla.broker.observations.config_changes import Resource
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work, encoded, encoded_in_slices
 from ottla.broker.topics.topics import id_made_by
@@ -183,6 +185,8 @@ def _making(node: Core, request: Request, now: Millis, wanted: list[NewTopic]) -
     except StoreError as failed:
         node.notes(f"topics could not be created: {failed}")
         return results | {new.name: _failed(new.name, error_of(failed), str(failed)) for new in good}
+    for new in good:
+        node.observations.configured(now, request, Resource(ConfigResourceType.TOPIC, new.name), {}, new.overrides)
     return results | {new.name: _made(node, request, new) for new in good}
 
 

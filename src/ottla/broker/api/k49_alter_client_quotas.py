@@ -13,7 +13,7 @@ Source: ClientQuotaControlManager.alterClientQuotas; KIP-546, KIP-612.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned, RowBatch, RowChange
 from ottla.broker.config.addresses import host
 from ottla.broker.config.key import INT_MAX
+from ottla.broker.observations.config_changes import QUOTA, Resource
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
@@ -88,7 +89,7 @@ def _answer(node: Core, request: Request) -> Work:
         some = body.entries[first : first + ENTRIES_AT_ONCE]
         faults = [_fault(entry, times[_key(entry)]) for entry in some]
         valid = [entry for entry, fault in zip(some, faults, strict=True) if fault is None]
-        failed = (yield partial(_altering, node, valid)) if valid and not body.validate_only else None
+        failed = (yield partial(_altering, node, request, valid)) if valid and not body.validate_only else None
         done = failed or (ErrorCode.NONE, None)
         outcomes += [done if fault is None else (ErrorCode.INVALID_REQUEST, fault) for fault in faults]
     return _told(request, outcomes)
@@ -104,9 +105,10 @@ def _told(request: Request, outcomes: Sequence[Outcome]) -> AlterClientQuotasRes
     return AlterClientQuotasResponse(entries=entries)
 
 
-def _altering(node: Core, entries: list[RequestEntryData], now: Millis) -> Planned:
+def _altering(node: Core, request: Request, entries: list[RequestEntryData], now: Millis) -> Planned:
     """The plan to make these changes; it returns why they could not be stored, None if they were."""
     rows: list[RowChange] = []
+    changed: list[tuple[Resource, Mapping[str, str], Mapping[str, str]]] = []
     for entry in entries:
         key = _key(entry)
         before = node.image[QUOTAS].get(key.removeprefix(PREFIX), {})
@@ -116,13 +118,22 @@ def _altering(node: Core, entries: list[RequestEntryData], now: Millis) -> Plann
                 del after[op.key]
         if after != before:
             rows.append(RowChange(key, after or None))
+            changed.append((Resource(QUOTA, _shown(entry)), before, after))
     try:
         if rows:
             yield RowBatch(rows, (), node.members.guards())
     except StoreError as failed:
         node.notes(f"quotas could not be kept: {failed}")
         return error_of(failed), str(failed)
+    for each in changed:
+        node.observations.configured(now, request, *each)
     return None
+
+
+def _shown(entry: RequestEntryData) -> str:
+    """The users, clients or addresses of a quota, by type: "client-id <default>, user ada"."""
+    entity = sorted((each.entity_type, each.entity_name or "<default>") for each in entry.entity)
+    return ", ".join(f"{kind} {name}" for kind, name in entity)
 
 
 def _key(entry: RequestEntryData) -> str:

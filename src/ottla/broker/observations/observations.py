@@ -1,4 +1,4 @@
-"""Collects what a node remembers of its clients, where requests are received and answered.
+"""Collects what a node remembers of its clients, where requests are received, answered and carried out.
 
 Invariants: `docs/operations.md` names the bytes that the rings need at most, and a test fills them. A request whose
 answer has no error spends at most 0.3 us here.
@@ -6,11 +6,12 @@ answer has no error spends at most 0.3 us here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import NODE_ITSELF, Identity
+from ottla.broker.observations.config_changes import ConfigChanges, Resource
 from ottla.broker.observations.errors import NO_API, TEXT_MAX, Errors
 from ottla.broker.observations.long_turns import TIMERS, LongTurns
 from ottla.broker.observations.slowest import Awaited, Slowest
@@ -29,11 +30,12 @@ CONNECTIONS_MAX: Final = 10_000
 class Observations:
     """The rings of one node."""
 
-    __slots__ = ("_channels", "_wall", "errors", "groups", "long_turns", "slowest", "started_ms")
+    __slots__ = ("_channels", "_wall", "configs", "errors", "groups", "long_turns", "slowest", "started_ms")
 
     def __init__(self, wall: WallClock) -> None:
         self._wall = wall
         self._channels: dict[int, Channel] = {}
+        self.configs = ConfigChanges()
         self.groups = GroupHistory()
         self.errors = Errors()
         self.slowest = Slowest()
@@ -93,6 +95,21 @@ class Observations:
         took_ms = now - request.begun
         if awaited is not None and took_ms >= self.slowest.least_ms and request.identity is not NODE_ITSELF:
             self.slowest.note(now, self._wall.at(now), request, took_ms, awaited)
+
+    # ---- changes ---------------------------------------------------------------------------------------------------
+
+    def configured(
+        self,
+        now: Millis,
+        request: Request,
+        resource: Resource,
+        before: Mapping[str, str],
+        after: Mapping[str, str],
+        is_sensitive: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        """A request has changed the configs of a resource. The node's own requests are not remembered."""
+        if not request.identity.is_node:
+            self.configs.note(self._wall.at(now), request, resource, before, after, is_sensitive)
 
     # ---- the event loop --------------------------------------------------------------------------------------------
 

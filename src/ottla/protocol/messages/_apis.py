@@ -191,5 +191,5 @@ API_TABLE: tuple[tuple[int, str, int, int, int, str | None], ...] = (
     (91, "AlterShareGroupOffsets", 0, 0, 0, "alter_share_group_offsets"),
     (92, "DeleteShareGroupOffsets", 0, 0, 0, "delete_share_group_offsets"),
     (10900, "DescribeSharePartitions", 0, 0, 0, "describe_share_partitions"),
-    (10901, "DescribeObservations", 0, 0, 0, "describe_observations"),
+    (10901, "DescribeObservations", 0, 1, 0, "describe_observations"),
 )
