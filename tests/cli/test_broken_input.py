@@ -103,6 +103,7 @@ CASES = {
     "pipeline logs find": Case("x --table {none}", "x --table {none}"),
     "records delete": Case("{here} --before 0", "nosuch --before 0", prints=True),
     "configs describe": Case("topic {here}", "broker 77", prints=True),
+    "configs history": Case("topic {here}", prints=True),
     "configs alter": Case("topic {here} --set retention.ms=1000", "broker 77 --set log.retention.ms=1000", prints=True),
     "metrics dashboard": Case(prints=True),
     "metrics alerts": Case(prints=True),

@@ -20,11 +20,13 @@ from ottla.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from ottla.protocol.messages.describe_observations import DescribeObservationsRequest, DescribeObservationsResponse
 from ottla.protocol.messages.describe_share_partitions import (
     DescribeSharePartitionsRequest,
     DescribeSharePartitionsResponse,
 )
 from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
+from ottla.protocol.private_requests import PRIVATE_FROM
 from ottla.testing import EmbeddedBroker
 
 NODE = 5
@@ -34,11 +36,13 @@ ADVERTISED = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.DESCRIBE_CONFIGS)
 
 
 class Scripted:
-    """A broker whose answers a test decides: by API key, a message, or None to hang up. `asked`: the keys so far."""
+    """A broker whose answers a test decides: by API key, a message, or None to hang up. `asked`: the keys so far.
+    `newest`: the newest version of Ottla's own requests that it answers."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
         self.asked: list[ApiKey] = []
+        self.newest: int = answers.pop("newest", 99)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -57,7 +61,8 @@ class Scripted:
                 (length,) = struct.unpack(">i", head)
                 header, _ = decode_request(accepted.recv(length, socket.MSG_WAITALL))
                 self.asked.append(ApiKey(header.api_key))
-                answer = self._answer(header.api_key)
+                is_known = header.api_key < PRIVATE_FROM or header.api_version <= self.newest
+                answer = self._answer(header.api_key) if is_known else None
                 if answer is None:
                     return
                 accepted.sendall(encode_response(header, answer))
@@ -133,7 +138,26 @@ def test_who_may_not_see_the_list_loses_one_connection_at_a_broker_without_it() 
             with pytest.raises(UnsupportedVersionError, match="does not serve"):
                 ask_node(client, NODE, ASKED)
         assert broker.asked.count(OWN) == 1
-        assert client.without_private == {NODE}
+        assert client.refused_private == {(NODE, OWN, 0)}
+
+
+def test_who_may_not_see_the_list_gets_the_answer_of_a_node_of_the_version_before() -> None:
+    answer = DescribeObservationsResponse(now_ms=7)
+    with scripted(configs=DENIED, own=answer, newest=0) as (broker, client):
+        for _ in range(2):
+            assert ask_node(client, NODE, DescribeObservationsRequest()).now_ms == 7
+        assert broker.asked.count(ApiKey.DESCRIBE_OBSERVATIONS) == 3, "version 1 costs one connection"
+        assert broker.asked.count(ApiKey.DESCRIBE_CONFIGS) == 1
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_request_that_needs_a_newer_version_is_not_sent_in_an_older_one(listed: bool) -> None:
+    of_node = configs(ottla_private_requests="10901:0-0") if listed else DENIED
+    with scripted(configs=of_node, own=DescribeObservationsResponse(now_ms=7), newest=0) as (_, client):
+        for _ in range(2):
+            with pytest.raises(UnsupportedVersionError, match="does not serve DescribeObservations"):
+                ask_node(client, NODE, DescribeObservationsRequest(None, 2, "t"), 1)
+        assert ask_node(client, NODE, DescribeObservationsRequest("g")).now_ms == 7
 
 
 def test_a_connection_that_is_lost_otherwise_says_nothing_about_what_is_served() -> None:
@@ -141,7 +165,7 @@ def test_a_connection_that_is_lost_otherwise_says_nothing_about_what_is_served()
     for answers in ({"configs": listed, "own": None}, {"configs": None, "own": None}):
         with scripted(**answers) as (_, client), pytest.raises(ConnectionClosedError):
             ask_node(client, NODE, ASKED)
-        assert client.without_private == set()
+        assert client.refused_private == set()
 
 
 def test_each_node_has_its_answer_or_its_error() -> None:

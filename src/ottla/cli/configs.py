@@ -1,4 +1,4 @@
-"""`ottla configs`: describe and alter the configs of topics, brokers and groups.
+"""`ottla configs`: describe and alter the configs of topics, brokers and groups, and show who changed them.
 
 Supports all resources, sources and the four operations of KIP-339. The cluster decides which configs exist, and rejects
 unknown ones.
@@ -27,10 +27,14 @@ from ottla.cli.connection import (
     wait,
 )
 from ottla.cli.options import with_shared_options
-from ottla.cli.output import CommandError, Format, UsageError, print_done, print_rows
+from ottla.cli.output import CommandError, Format, UsageError, print_done, print_rows, say
+from ottla.cli.times import shown_time
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
+
+    from ottla.client.client import Client
+    from ottla.client.observations import ConfigHistory
 
 app = typer.Typer(help="Show and change configs of topics, brokers and groups.", no_args_is_help=True)
 
@@ -47,6 +51,11 @@ SOURCES = (
     "GROUP_CONFIG",
 )
 """By number in a DescribeConfigs answer (ConfigSource in DescribeConfigsResponse.java)."""
+
+
+HISTORY = ("TIME", "KIND", "NAME", "CONFIG", "OLD", "NEW", "PRINCIPAL", "CLIENT-ID", "HOST")
+KINDS = {0: "quota", 2: "topic", 4: "broker", 32: "group"}
+"""The kinds of resources of changes, by number; a quota is none of Kafka's."""
 
 
 class Resource(StrEnum):
@@ -119,6 +128,67 @@ def alter(
     require(admin, kind, name)
     alter_entries(admin, kind.value, name, set=set, delete=delete, append=append, subtract=subtract)
     print_done(f"Altered {kind.value} {name}.", format, altered=name, kind=kind.value)
+
+
+@app.command(epilog="Example: ottla configs history topic clicks")
+@with_shared_options
+def history(
+    kind: Annotated[
+        Resource | None, typer.Argument(help="Kind of what the configs belong to (default: all, quotas too).")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            callback=named,
+            autocompletion=complete_resource,
+            help="Name of a topic or group, or id of a broker (default: all).",
+        ),
+    ] = None,
+    cluster: Cluster = HERE,
+    format: Output = Format.TABLE,
+) -> None:
+    """Show who changed configs and when, newest first, as far as Ottla's nodes remember."""
+    with client(cluster) as asked:
+        found = _history(asked, kind, name)
+    for node_id, why in found.failed:
+        say(f"Node {node_id} did not say what it remembers: {why}", err=True)
+    rows = [
+        (
+            shown_time(each.at_ms),
+            KINDS.get(each.resource_type, str(each.resource_type)),
+            each.resource_name or "<default>",
+            each.name,
+            each.old_value,
+            each.new_value,
+            each.principal,
+            each.client_id,
+            each.client_host,
+        )
+        for each in found.changes
+    ]
+    print_rows(HISTORY, rows, format, none="No node remembers a change: nodes remember the last ones since their start.")
+
+
+def _history(asked: Client, kind: Resource | None, name: str | None) -> ConfigHistory:
+    """The changes in question, newest first. Raises CommandError if no node remembers any."""
+    from ottla.client.observations import ConfigHistory, config_history
+
+    asked.metadata([])
+    nodes = sorted(asked.broker_ids())
+    number = next((number for number, each in KINDS.items() if each == kind), 0)
+    if name is None:
+        found = config_history(asked, nodes)
+        changes = [each for each in found.changes if kind is None or each.resource_type == number]
+    else:
+        found = config_history(asked, nodes, number, name)
+        changes = list(found.changes)
+        if kind is Resource.BROKER:
+            changes += config_history(asked, nodes, number, "").changes
+            changes.sort(key=lambda each: each.at_ms, reverse=True)
+    if not found.changes and len(found.silent) == len(nodes):
+        raise CommandError("The nodes of this cluster do not remember who changed configs: only Ottla's nodes do.")
+    return ConfigHistory(tuple(changes), found.silent, found.failed)
 
 
 def require(admin: AdminClient, kind: Resource, name: str) -> None:

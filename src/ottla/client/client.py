@@ -101,8 +101,9 @@ class Client:
         self._connections: dict[tuple[str, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
         self._topics: dict[str, Topic] = {}
-        self.without_private: set[int] = set()
-        """Nodes that have closed a connection at one of Ottla's own requests (`private_requests`)."""
+        self.refused_private: set[tuple[int, int, int]] = set()
+        """(node id, API key, version) of Ottla's own requests at which a node has closed the connection
+        (`private_requests`)."""
 
     def __enter__(self) -> Self:
         return self

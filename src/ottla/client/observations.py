@@ -1,24 +1,38 @@
-"""Asks Ottla's nodes what they remember of their clients and groups (docs/private-requests.md)."""
+"""Asks Ottla's nodes what they remember of their clients, groups and configs (docs/private-requests.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from ottla.client.client import Client
-from ottla.client.errors import BrokerError, ClientError
+from ottla.client.errors import BrokerError, ClientError, UnsupportedVersionError
 from ottla.client.private_requests import ask_nodes
-from ottla.protocol.messages.describe_observations import DescribeObservationsRequest, DescribeObservationsResponse
+from ottla.protocol.messages.describe_observations import (
+    ConfigChange,
+    DescribeObservationsRequest,
+    DescribeObservationsResponse,
+)
+
+Answers = dict[int, DescribeObservationsResponse | ClientError]
+QUOTA: Final = 0
+"""The type of a quota among the resources of config changes."""
+_CONFIGS_SINCE: Final = 1
+VALUE_MAX: Final = 100
+"""Characters of a value that nodes remember."""
 
 
-def observations(
-    client: Client, node_ids: Iterable[int], group_id: str | None = None
-) -> dict[int, DescribeObservationsResponse | ClientError]:
+def observations(client: Client, node_ids: Iterable[int], group_id: str | None = None) -> Answers:
     """The answer of each node, or its error: UnsupportedVersionError if it remembers nothing, BrokerError if the user
     may not describe the cluster.
 
     `group_id`: only why this group changed, which needs the right to describe the group.
     """
-    answers = ask_nodes(client, {node_id: DescribeObservationsRequest(group_id) for node_id in node_ids})
+    return _answers(client, node_ids, DescribeObservationsRequest(group_id))
+
+
+def _answers(client: Client, node_ids: Iterable[int], request: DescribeObservationsRequest, least: int = 0) -> Answers:
+    answers = ask_nodes(client, dict.fromkeys(node_ids, request), least)
     return {node_id: _refused(each) or each for node_id, each in answers.items()}
 
 
@@ -26,3 +40,45 @@ def _refused(answer: DescribeObservationsResponse | ClientError) -> BrokerError 
     if isinstance(answer, ClientError) or not answer.error_code:
         return None
     return BrokerError(answer.error_code, "DescribeObservations", answer.error_message)
+
+
+# ---- changes of configs --------------------------------------------------------------------------------------------
+
+
+class ConfigHistory(NamedTuple):
+    """The changes of configs that nodes remember, newest first. `silent`: nodes that do not remember any, because they
+    are not Ottla's, or of an earlier version. `failed`: nodes that did not answer, and why."""
+
+    changes: tuple[ConfigChange, ...]
+    silent: tuple[int, ...] = ()
+    failed: tuple[tuple[int, ClientError], ...] = ()
+
+    def author(self, name: str, value: str | None) -> ConfigChange | None:
+        """The change that gave a config of the only resource this value; None if no node remembers it. `value`: None
+        for a value that the user may not see."""
+        last = next((each for each in self.changes if each.name == name), None)
+        if last is None or last.new_value is None:
+            return None
+        return last if value is None or last.new_value.strip() == value[:VALUE_MAX].strip() else None
+
+
+def config_history(
+    client: Client, node_ids: Iterable[int], resource_type: int = 0, resource_name: str | None = None
+) -> ConfigHistory:
+    """Who changed configs and when, of one resource or of all. Needs the right to describe the configs of that
+    resource, or the cluster and the configs. Raises BrokerError if the user lacks it."""
+    request = DescribeObservationsRequest(None, resource_type, resource_name)
+    changes: list[ConfigChange] = []
+    silent: list[int] = []
+    failed: list[tuple[int, ClientError]] = []
+    for node_id, answer in _answers(client, node_ids, request, _CONFIGS_SINCE).items():
+        if isinstance(answer, UnsupportedVersionError):
+            silent.append(node_id)
+        elif isinstance(answer, BrokerError):
+            raise answer
+        elif isinstance(answer, ClientError):
+            failed.append((node_id, answer))
+        else:
+            changes += answer.config_changes
+    newest_first = sorted(reversed(changes), key=lambda each: each.at_ms, reverse=True)
+    return ConfigHistory(tuple(newest_first), tuple(silent), tuple(failed))

@@ -2,7 +2,8 @@
 
 A broker closes the connection at a request that it does not know. So a node is asked for its configs first: one entry
 lists the requests (`ottla.protocol.private_requests`). A user who may not see a node's configs gets no list. Then the
-request is sent anyway, and a closed connection means that the node lacks it; that node is not asked again.
+request is sent anyway, in its newest version first. A closed connection means that the node lacks this version; the
+node is not asked for it again.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ BROKER: Final = 4
 """The resource type of a broker."""
 
 
-def ask_node(client: Client, node_id: int, message: Message) -> Any:
+def ask_node(client: Client, node_id: int, message: Message, least: int = 0) -> Any:
     """A node's answer to one of Ottla's own requests. Raises ClientError: UnsupportedVersionError if the node does not
-    serve the request."""
-    answer = ask_nodes(client, {node_id: message})[node_id]
+    serve the request. `least`: the lowest version that has all that the message says."""
+    answer = ask_nodes(client, {node_id: message}, least)[node_id]
     if isinstance(answer, ClientError):
         raise answer
     return answer
 
 
-def ask_nodes(client: Client, messages: Mapping[int, Message]) -> dict[int, Any]:
-    """Each node's answer to its request, or the ClientError that it got instead; the nodes work at the same time."""
-    asked = {node_id: _Asked(client, node_id, message) for node_id, message in messages.items()}
+def ask_nodes(client: Client, messages: Mapping[int, Message], least: int = 0) -> dict[int, Any]:
+    """Each node's answer to its request, or the ClientError that it got instead; the nodes work at the same time.
+    `least`: as in `ask_node`."""
+    asked = {node_id: _Asked(client, node_id, message, least) for node_id, message in messages.items()}
     for step in (_Asked.connect, _Asked.take_list, _Asked.send, _Asked.take):
         for each in asked.values():
             each.do(step)
@@ -43,10 +45,12 @@ def ask_nodes(client: Client, messages: Mapping[int, Message]) -> dict[int, Any]
 class _Asked:
     """A request to one node. `answer`: the answer, or the error that ended it."""
 
-    def __init__(self, client: Client, node_id: int, message: Message) -> None:
+    def __init__(self, client: Client, node_id: int, message: Message, least: int) -> None:
         self._client = client
         self._node_id = node_id
         self._message = message
+        self._versions = range(least, APIS[message.API_KEY].max_version + 1)
+        self._tried = -1
         self._connection: Connection | None = None
         self._posted: Posted | None = None
         self.answer: Any = None
@@ -64,12 +68,15 @@ class _Asked:
         except ClientError as error:
             if self._connection is not None:
                 self._client.drop(self._connection)
-            self.answer = self._unserved() if self._was_refused(error) else error
+            if self._was_refused(error):
+                for step in (_Asked.send, _Asked.take):
+                    self.do(step)  # in the version before
+            else:
+                self.answer = error
 
     def connect(self, connection: Connection) -> None:
         """Ask for the list, unless this connection has it."""
-        if self._node_id in self._client.without_private:
-            raise self._unserved()
+        self._newest_untried()
         if connection.private is None and not connection.hides_private:
             resource = DescribeConfigsResource(BROKER, str(self._node_id), [PRIVATE_REQUESTS])
             self._posted = connection.post(DescribeConfigsRequest([resource]))
@@ -88,12 +95,15 @@ class _Asked:
     def send(self, connection: Connection) -> None:
         key = self._message.API_KEY
         if connection.private is None:
-            self._posted = connection.post(self._message, APIS[key].max_version)
+            self._tried = self._newest_untried()
+            self._posted = connection.post(self._message, self._tried)
             return
         try:
             version = connection.version_of(key)
         except UnsupportedVersionError:
             raise self._unserved() from None
+        if version not in self._versions:
+            raise self._unserved()
         self._posted = connection.post(self._message, version)
 
     def take(self, connection: Connection) -> None:
@@ -101,17 +111,29 @@ class _Asked:
         self.answer = connection.take(self._posted)
 
     def _was_refused(self, error: ClientError) -> bool:
-        """Whether the node closed the connection because it does not know the request: it accepts another one."""
+        """Whether the node closed the connection because it does not know this version of the request: it accepts
+        another connection."""
         is_tried = self._posted is not None and self._posted.api_key == self._message.API_KEY
         is_listed = self._connection is not None and self._connection.private is not None
         if is_listed or not is_tried or not isinstance(error, ConnectionClosedError):
             return False
         try:
-            _ = self._client.broker(self._node_id).ranges
+            self._connection = self._client.broker(self._node_id)
+            _ = self._connection.ranges
         except ClientError:
             return False
-        self._client.without_private.add(self._node_id)
+        self._connection.hides_private = True
+        self._client.refused_private.add((self._node_id, self._message.API_KEY, self._tried))
+        self._posted = None
         return True
+
+    def _newest_untried(self) -> int:
+        """The newest version of the request that the node has not refused. Raises UnsupportedVersionError."""
+        refused, key = self._client.refused_private, self._message.API_KEY
+        for version in reversed(self._versions):
+            if (self._node_id, key, version) not in refused:
+                return version
+        raise self._unserved()
 
     def _unserved(self) -> UnsupportedVersionError:
         name = APIS[self._message.API_KEY].name

@@ -1,4 +1,4 @@
-"""Holds what a node remembers of its clients and groups, as one of Ottla's own requests returns it.
+"""Holds what a node remembers of its clients, groups and configs, as one of Ottla's own requests returns it.
 
 Only Ottla's nodes remember this: the checks that need it are silent on other clusters. Times are milliseconds since
 1970 by the node's clock, durations are milliseconds.
@@ -97,6 +97,26 @@ class LongTurn:
     host: str = ""
 
 
+TOPIC: Final = 2
+QUOTA: Final = 0
+"""Types of resources that have configs, as on the wire. A quota's name has its users, clients or addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A change of a config or a quota. `old` and `new` are None where the config was not set. A long value is cut."""
+
+    kind: int
+    resource: str
+    name: str
+    at_ms: int
+    old: str | None
+    new: str | None
+    principal: str
+    client_id: str = ""
+    host: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicBatches:
     """The batches that a node has appended to a topic since it started, and their records and bytes."""
@@ -120,3 +140,4 @@ class Observed:
     slow: tuple[SlowRequest, ...] = ()
     batches: tuple[TopicBatches, ...] = ()
     long_turns: tuple[LongTurn, ...] = ()
+    config_changes: tuple[ConfigChange, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ottla.doctor.observed import (
     ClientErrors,
+    ConfigChange,
     ConnectionFigures,
     GroupChange,
     LongTurn,
@@ -71,6 +72,7 @@ def observed(node: int, answer: DescribeObservationsResponse) -> Observed:
         _slow(answer),
         tuple(TopicBatches(each.name, each.batch_count, each.record_count, each.byte_count) for each in answer.topics),
         _long_turns(answer),
+        _config_changes(answer),
     )
 
 
@@ -93,4 +95,21 @@ def _long_turns(answer: DescribeObservationsResponse) -> tuple[LongTurn, ...]:
     return tuple(
         LongTurn(each.took_ms, each.at_ms, each.api_key, each.client_id, each.principal, each.client_host)
         for each in answer.long_turns
+    )
+
+
+def _config_changes(answer: DescribeObservationsResponse) -> tuple[ConfigChange, ...]:
+    return tuple(
+        ConfigChange(
+            each.resource_type,
+            each.resource_name,
+            each.name,
+            each.at_ms,
+            each.old_value,
+            each.new_value,
+            each.principal,
+            each.client_id,
+            each.client_host,
+        )
+        for each in answer.config_changes
     )

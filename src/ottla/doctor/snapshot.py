@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from ottla.doctor.observed import GroupChange, Observed
+from ottla.doctor.observed import ConfigChange, GroupChange, Observed
 
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and a partition's index."""
@@ -237,6 +237,20 @@ class Snapshot:
             for group, changes in node.changes.items():
                 found.setdefault(group, []).extend(changes)
         return {group: sorted(changes, key=lambda each: each.at_ms) for group, changes in found.items()}
+
+    def last_change(self, kind: int, resource: str, name: str) -> ConfigChange | None:
+        """The last change of a config that a node remembers."""
+        found = (
+            each
+            for node in self.observed
+            for each in node.config_changes
+            if (each.kind, each.resource, each.name) == (kind, resource, name)
+        )
+        return max(found, key=lambda each: each.at_ms, default=None)
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of this name."""
+        return next((each for each in self.topics if each.name == name), None)
 
     def places(self) -> dict[TopicPartition, Partition]:
         """Every partition, by topic and index."""

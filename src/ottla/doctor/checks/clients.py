@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from ottla.doctor.authors import quota_set_by, set_by
 from ottla.doctor.finding import Check, Finding, Severity
 from ottla.doctor.observed import (
     LEFT,
@@ -155,7 +156,8 @@ def too_large_batches(evidence: Evidence) -> Iterator[Finding]:
             Severity.WARNING,
             each.subject,
             f"{each.subject} has refused {count(each.count, 'batch request')} of {each.client_id}: "
-            f"{each.message or 'they exceed max.message.bytes'}",
+            f"{each.message or 'they exceed max.message.bytes.'}"
+            + set_by(evidence, evidence.last.topic(each.subject), "max.message.bytes"),
             f"`ottla topics alter {each.subject or 'TOPIC'} --set max.message.bytes=...`; or smaller records, "
             "compression, a smaller batch.size (the limit counts a compressed batch)",
         )
@@ -216,7 +218,7 @@ def throttled(evidence: Evidence) -> Iterator[Finding]:
                 Severity.WARNING,
                 client or user,
                 f"{client or 'a client'} ({principal}) was throttled for {min(share, 1):.0%} of "
-                f"{duration(evidence.window_s)}, because of a quota.",
+                f"{duration(evidence.window_s)}, because of a quota." + quota_set_by(evidence, principal, client),
                 "`ottla quotas list` shows the limits; `ottla quotas alter` raises one",
             )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from ottla.doctor.authors import set_by
 from ottla.doctor.finding import Check, Finding, Severity
 from ottla.doctor.observed import GroupChange
 from ottla.doctor.snapshot import (
@@ -31,6 +32,7 @@ LONG_REBALANCE_S: Final = 30
 """A rebalance that takes longer hangs."""
 AT_RISK: Final = 0.8
 """The part of what a partition holds that a group has still to read, from which on retention may overtake it."""
+RETENTION: Final = ("retention.ms", "retention.bytes")
 
 
 def lost_unread(evidence: Evidence) -> Iterator[Finding]:
@@ -49,7 +51,8 @@ def lost_unread(evidence: Evidence) -> Iterator[Finding]:
                 Severity.DATA_AT_RISK,
                 group.name,
                 f"{group.name} has not read {count(sum(lost.values()), 'offset')} in {places(lost)} that retention has "
-                "deleted: it continues by auto.offset.reset.",
+                "deleted: it continues by auto.offset.reset."
+                + set_by(evidence, evidence.last.topic(min(lost)[0]), *RETENTION),
                 f"longer retention: `ottla topics alter {min(lost)[0]} --set retention.ms=...`; or more consumers",
             )
 
@@ -73,7 +76,7 @@ def about_to_lose(evidence: Evidence) -> Iterator[Finding]:
                 Severity.WARNING,
                 group.name,
                 f"{group.name} has still to read {lag / held:.0%} of what {place(where)} holds: retention deletes "
-                "unread records next.",
+                "unread records next." + set_by(evidence, evidence.last.topic(where[0]), *RETENTION),
                 f"start or mend its consumers, or `ottla topics alter {where[0]} --set retention.ms=...`",
                 None if evidence.shows_movement else "a longer --window",
             )

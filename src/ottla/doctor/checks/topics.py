@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from typing import Final
 
+from ottla.doctor.authors import set_by
 from ottla.doctor.finding import Check, Finding, Severity
 from ottla.doctor.snapshot import Evidence, Partition, Topic
 from ottla.doctor.words import count, duration, names, size
@@ -51,7 +52,8 @@ def too_few_in_sync(evidence: Evidence) -> Iterator[Finding]:
                 Severity.WARNING,
                 topic.name,
                 f"{_partitions(topic, refusing)} refuses acks=all (NOT_ENOUGH_REPLICAS): {len(first.isr)} of "
-                f"{count(len(first.replicas), 'replica')} in sync, and it needs {_needed(first, needed)}.",
+                f"{count(len(first.replicas), 'replica')} in sync, and it needs {_needed(first, needed)}."
+                + set_by(evidence, topic, "min.insync.replicas"),
                 f"start node {names(missing)}, or wait until it has caught up",
             )
 
@@ -80,7 +82,7 @@ def one_failure_away(evidence: Evidence) -> Iterator[Finding]:
                 Severity.NOTE,
                 topic.name,
                 f"{topic.name} refuses acks=all as soon as one node is down: it has {least} replicas, and "
-                f"min.insync.replicas is {needed}.",
+                f"min.insync.replicas is {needed}." + set_by(evidence, topic, "min.insync.replicas"),
                 f"ottla topics reassign {topic.name} --replication-factor {needed + 1} --execute",
             )
 
@@ -126,7 +128,8 @@ def unclean_election(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 Severity.NOTE,
                 topic.name,
-                f"{topic.name} may elect a replica that is not in sync: then acknowledged records are lost.",
+                f"{topic.name} may elect a replica that is not in sync: then acknowledged records are lost."
+                + set_by(evidence, topic, "unclean.leader.election.enable"),
                 f"ottla topics alter {topic.name} --set unclean.leader.election.enable=false",
             )
 
@@ -162,7 +165,8 @@ def retention_is_late(evidence: Evidence) -> Iterator[Finding]:
             Severity.WARNING,
             topic.name,
             f"{topic.name}-{partition.index} still holds records that are {duration((now - oldest) / 1000)} old: "
-            f"retention.ms is {duration(keep / 1000)}, and a segment is closed after {duration(roll / 1000)}.",
+            f"retention.ms is {duration(keep / 1000)}, and a segment is closed after {duration(roll / 1000)}."
+            + set_by(evidence, topic, "retention.ms", "segment.ms"),
             "a record with a timestamp in the future keeps its segment: check the newest timestamps of the partition",
         )
 
@@ -218,7 +222,8 @@ def compaction_waits(evidence: Evidence) -> Iterator[Finding]:
                 Severity.NOTE,
                 topic.name,
                 f"{_partitions(topic, waiting)} is not compacted yet: compaction leaves the open segment alone, and "
-                f"that is closed at {size(segment_bytes)} or after {duration(roll / 1000)}.",
+                f"that is closed at {size(segment_bytes)} or after {duration(roll / 1000)}."
+                + set_by(evidence, topic, "segment.bytes", "segment.ms"),
                 f"ottla topics alter {topic.name} --set segment.ms=3600000",
             )
 
