@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ottla.client import Client
+import pytest
+
+from ottla.client import Client, observations
+from ottla.client.errors import UnsupportedVersionError
 from ottla.console.page import ROWS, paged
 from ottla.console.pages.overview import overview_of
 from ottla.console.pages.topics import matching
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from ottla.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -72,6 +80,32 @@ def test_the_overview_shows_the_node_and_the_command(visitor: User, console_brok
     assert f"127.0.0.1:{console_broker.port}" in text
     assert "ottla cluster describe" in text
     assert visitor.json("/overview")["nodes"][0]["is_controller"]
+
+
+def test_configs_show_who_set_them(
+    visitor: User, console_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = console_broker.create_topic(configs={"retention.ms": "5000000"})
+    (own,) = visitor.json("/topic/part/configs", name=name)["differing"]
+    assert own["set_by"].startswith("User:ANONYMOUS (")
+    assert own["set_ms"]
+    with Client(console_broker.bootstrap_servers, client_id="an-admin") as client:
+        changes = [AlterConfigsResource(4, "1", [AlterableConfig("message.max.bytes", 0, "5000000")])]
+        assert not client.send(IncrementalAlterConfigsRequest(changes)).responses[0].error_code
+    (row,) = visitor.json("/cluster/part/configs")["changes"]
+    shown = {key: row[key] for key in ("of", "name", "old", "new", "principal", "client")}
+    assert list(shown.values()) == [
+        "node 1", "message.max.bytes", None, "5000000", "User:ANONYMOUS", "an-admin, 127.0.0.1",
+    ]  # fmt: skip
+    assert "an-admin" in visitor.get("/cluster/part/configs")
+
+    def unserved(client: object, messages: dict[int, object], least: int) -> dict[int, UnsupportedVersionError]:
+        return {node_id: UnsupportedVersionError("no") for node_id in messages}
+
+    monkeypatch.setattr(observations, "ask_nodes", unserved)
+    for path in ("/topic/part/configs", "/cluster/part/configs"):
+        assert "Only Ottla&#39;s nodes remember who changed configs" in visitor.get(path, name=name)
+    console_broker.delete_topic(name)
 
 
 def test_the_doctor_and_the_disks_are_parts_of_the_overview(visitor: User) -> None:

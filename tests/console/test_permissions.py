@@ -112,6 +112,7 @@ def reads() -> Iterator[Asked]:
         yield Asked(path)
     yield Asked("/topics", query={"internal": 1})
     yield Asked("/cluster/part/moves", (CLUSTER,))
+    yield Asked("/cluster/part/configs", (CLUSTER,))
     yield Asked("/security", (CLUSTER,), QUESTION)
     yield Asked("/security/part/users", (CLUSTER,))
     yield Asked("/security/part/acls", (CLUSTER,))

@@ -25,9 +25,13 @@ def change(
 def evidence(*changes: ConfigChange, isr: tuple[int, ...] = (1,), start: int = 0, **configs: str) -> Evidence:
     """A topic with some configs of its own, a group at its first offset, and an error of a producer."""
     own = {key.replace("_", "."): value for key, value in configs.items()}
-    parts = (Partition(0, 1, (1, 2, 3), isr, start=start, end=start + 200_000, oldest_ms=NOW_MS - 900 * HOUR_MS, size=1),)
+    parts = (
+        Partition(0, 1, (1, 2, 3), isr, start=start, end=start + 200_000, oldest_ms=NOW_MS - 900 * HOUR_MS, size=1),
+    )
     topic = Topic("orders", parts, False, {"cleanup.policy": "delete", **own}, frozenset(own))
-    errors = (ClientErrors("loader", "User:bob", 0, 10, 1, NOW_MS, NOW_MS, "orders", "A batch of 9 bytes is too large."),)
+    errors = (
+        ClientErrors("loader", "User:bob", 0, 10, 1, NOW_MS, NOW_MS, "orders", "A batch of 9 bytes is too large."),
+    )
     observed = Observed(1, NOW_MS, errors=errors, config_changes=changes)
     group = Group("billing", "classic", "Stable", (), {("orders", 0): Committed(0)})
     last = Snapshot(NOW_MS, "c", NODES, (topic,), (group,), observed=(observed,))

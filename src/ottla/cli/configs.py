@@ -167,7 +167,7 @@ def history(
         )
         for each in found.changes
     ]
-    print_rows(HISTORY, rows, format, none="No node remembers a change: nodes remember the last ones since their start.")
+    print_rows(HISTORY, rows, format, none="No node remembers a change that you may see.")
 
 
 def _history(asked: Client, kind: Resource | None, name: str | None) -> ConfigHistory:

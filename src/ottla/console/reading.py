@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ottla.client.client import EARLIEST, LATEST, TopicPartition
 from ottla.client.errors import ClientError, check
-from ottla.console.page import Context, MissingError, View
+from ottla.console.page import Context, MissingError
 from ottla.escaping import visible
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -132,7 +132,8 @@ def sizes(
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A config of a resource, and its source. `value` is None for a secret."""
+    """A config of a resource, and its source. `value` is None for a secret. `set_by` and `set_ms`: the client that gave
+    it this value, and when, if a node remembers it."""
 
     name: str
     value: str | None
@@ -140,6 +141,8 @@ class Config:
     is_default: bool
     is_read_only: bool
     documentation: str | None = None
+    set_by: str = ""
+    set_ms: int | None = None
 
 
 def configs(context: Context, kind: int, name: str) -> tuple[Config, ...]:
@@ -159,26 +162,6 @@ def configs(context: Context, kind: int, name: str) -> tuple[Config, ...]:
         for each in result.configs
     ]
     return tuple(sorted(found, key=lambda each: (each.is_default, each.source != SOURCES[1], each.name)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configs(View):
-    """The configs of a resource, those that differ from the default first."""
-
-    differing: tuple[Config, ...]
-    defaults: tuple[Config, ...]
-
-
-def configs_view(context: Context, kind: int, word: str, prefixes: tuple[str, ...] = ("",)) -> Configs:
-    """The configs, with these prefixes, of the resource that the address names; `word` is its kind in commands."""
-    name = context.need("name")
-    found = [each for each in configs(context, kind, name) if each.name.startswith(prefixes)]
-    return Configs(
-        title="Configs",
-        command=context.command("configs", "describe", word, name, "--all"),
-        differing=tuple(each for each in found if not each.is_default),
-        defaults=tuple(each for each in found if each.is_default),
-    )
 
 
 def extents(

@@ -21,6 +21,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.config_resources import ConfigResourceType
 from ottla.broker.api.topic_creation import (
     NewTopic,
     TopicRefusedError,
@@ -29,7 +30,6 @@ from ottla.broker.api.topic_creation import (
     check_room,
     plan_topic,
 )
-from ottla.broker.api.config_resources import ConfigResourceType
 from ottla.broker.api_spec import ApiSpec, Forwarding
 from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ottla.client.client import LATEST, TopicPartition
 from ottla.client.errors import UnsupportedVersionError, check
+from ottla.console.config_authors import load_changes
 from ottla.console.page import Change, Context, Done, InputError, Page, Paged, Part, Preview, View, paged
 from ottla.console.reading import DEBUGGING_REPLICA, leaders_of, metadata_of_all, offsets, sizes
 from ottla.doctor.words import count, place
@@ -313,6 +314,7 @@ PAGE: Final = Page(
     parts=(
         Part("behind", "Replicas that are not in sync", load_behind, refresh_s=5),
         Part("moves", "Moves", load_moves, refresh_s=5),
+        Part("configs", "Changes of nodes' configs and of quotas", load_changes, refresh_s=30),
     ),
     changes=(
         Change("elect", "Make preferred replicas lead", elect_preview, elect, is_destructive=False),

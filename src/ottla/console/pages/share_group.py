@@ -9,11 +9,12 @@ from typing import Final
 from ottla.client.client import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.share_partitions import InFlight, RunState, ShareGroup, SharePartition, describe_share_partitions
+from ottla.console.config_authors import Configs, configs_view
 from ottla.console.group_reading import Pause, group_of, pauses_of
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
 from ottla.console.pages import group_changes, share_changes
 from ottla.console.pages.group import MemberRow, member_row
-from ottla.console.reading import GROUP, Configs, configs_view
+from ottla.console.reading import GROUP
 from ottla.doctor.snapshot import SHARE, Group
 from ottla.escaping import visible
 

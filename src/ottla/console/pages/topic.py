@@ -7,12 +7,11 @@ from typing import Any, Final
 
 from ottla.client.client import LATEST, TopicPartition
 from ottla.client.errors import check
+from ottla.console.config_authors import Configs, configs_view
 from ottla.console.page import Change, Context, Done, Page, Paged, Part, Preview, View, paged, url
 from ottla.console.reading import (
     READ_COMMITTED,
     TOPIC,
-    Configs,
-    configs_view,
     extents,
     leaders_of,
     offsets,
