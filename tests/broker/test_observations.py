@@ -10,6 +10,8 @@ from ottla.broker.api import k10901_describe_observations
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.observations import long_turns, slowest
+from ottla.broker.observations.config_changes import CHANGES_MAX as CONFIG_CHANGES_MAX
+from ottla.broker.observations.config_changes import Resource
 from ottla.broker.observations.errors import KEPT, NESTED, TEXT_MAX, ErrorCount, Errors
 from ottla.broker.observations.long_turns import LongTurns
 from ottla.broker.observations.observations import CONNECTIONS_MAX, Observations
@@ -294,7 +296,7 @@ def test_a_long_answer_is_built_in_slices(stage: NodeStage, monkeypatch: pytest.
 
 # ---- bounds --------------------------------------------------------------------------------------------------------
 
-OBSERVED_BYTES_MAX = 24_000_000
+OBSERVED_BYTES_MAX = 30_000_000
 """As docs/operations.md says."""
 
 
@@ -328,9 +330,14 @@ def test_hostile_clients_cannot_make_a_node_remember_more_than_its_bytes() -> No
         channel = _request(f"{number}{wide}", f"{number}{wide}").channel
         observations.named(channel, f"{number}{wide}")
         observations.stood_still(0, 100 + number, ApiKey.FETCH, channel)
+    for number in range(CONFIG_CHANGES_MAX):
+        request = _request(f"{number}{wide}", f"{number}{wide}")
+        resource = Resource(2, f"{number}{wide[:250]}")
+        observations.configured(0, request, resource, {"retention.ms": f"{number}{wide}"}, {"retention.ms": wide})
     for number in range(CONNECTIONS_MAX + 1):
         observations.opened(_request(connection=number).channel)
     assert len(observations.errors) == KEPT
+    assert len(observations.configs) == CONFIG_CHANGES_MAX
     assert len(list(observations.connections())) == CONNECTIONS_MAX
     longest = max(len(text) for key, _ in observations.errors.counts() for text in key[:2])
     assert longest == TEXT_MAX
