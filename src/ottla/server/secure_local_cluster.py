@@ -4,6 +4,8 @@ DIRECTORY/security has the same files as that of a standalone node (`secure_setu
 and the same settings, because they have the same host and the same user. There is one listener for each node: clients
 log in with passwords, and the other nodes prove the cluster's key, both over TLS.
 
+If the operator brings certificates (`own_certificates`), no authority is made. Those of an earlier start stay, unused.
+
 Invariant: DIRECTORY/security exists only if the set-up is complete, as in `secure_setup`.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from ottla.broker.config.unserved import AUTHORIZER, AUTHORIZERS
@@ -21,6 +23,7 @@ from ottla.metadata.store import CommitUnknownError, StoreError
 from ottla.metadata.zookeeper.protection import OPEN
 from ottla.server.authority import Authority, hosts_of
 from ottla.server.directory import replace_file
+from ottla.server.own_certificates import OwnCertificates
 from ottla.server.refusals import ServeRefusedError, SettingsRefusedError
 from ottla.server.secure_cluster import SECRET_BYTES, opened
 from ottla.server.secure_setup import (
@@ -47,15 +50,22 @@ from ottla.server.secure_setup import (
 LISTENER: Final = "SASL_SSL"
 """The name and the security protocol of the listeners."""
 _ABOUT: Final = "Settings of each node of a cluster that asks every client for a password, over TLS."
-_BOOTSTRAP: Final = "bootstrap.servers"
 
 
-def set_up_local_cluster(directory: str, metadata: str, host: str, bootstrap: Sequence[str], admin: str) -> None:
+def set_up_local_cluster(
+    directory: str,
+    metadata: str,
+    host: str,
+    bootstrap: Mapping[int, str],
+    admin: str,
+    own: OwnCertificates | None = None,
+) -> None:
     """Set up the cluster of this directory. If it is set up already, adapt its certificate to the host, and its client
-    files to the addresses.
+    files to the addresses and the authority.
 
     - `metadata`: the file that the nodes share.
-    - `host`: where all nodes listen. `bootstrap`: their addresses.
+    - `host`: where all nodes listen. `bootstrap`: their addresses, by node.
+    - `own`: certificates that the operator brings, None for one that is made here.
 
     Raises ServeRefusedError, OSError.
     """
@@ -64,26 +74,28 @@ def set_up_local_cluster(directory: str, metadata: str, host: str, bootstrap: Se
             f"Clients can't check a certificate for {host}: listen on the name or the address by which they reach the "
             "nodes, --listen HOST:PORT."
         )
+    if own is not None:
+        own.check(bootstrap, host)
     folder = os.path.join(directory, FOLDER)
+    authority = os.path.join(folder, AUTHORITY) if own is None else own.authorities
+    addresses = ",".join(bootstrap.values())
     if os.path.exists(folder):
-        _adapt(directory, host, ",".join(bootstrap))
+        if own is None:
+            _adapt_certificate(directory, host)
+        _adapt_client_files(folder, addresses, authority)
         return
     try:
         with opened(metadata, OPEN) as store:
             unfinished = os.path.join(directory, UNFINISHED)
             begin(unfinished, admin, store)
-            authority = Authority.made()
-            node = issued(authority, tuple(dict.fromkeys((host, *LOCAL_NAMES))))
-            password, secret = secrets.token_urlsafe(PASSWORD_BYTES), secrets.token_hex(SECRET_BYTES)
-            login = Login(MECHANISM, admin, password)
+            login = Login(MECHANISM, admin, secrets.token_urlsafe(PASSWORD_BYTES))
+            settings = {**node_settings(directory, admin), "ottla.cluster.secret": secrets.token_hex(SECRET_BYTES)}
             texts = {
-                AUTHORITY: authority.itself.certificate,
-                AUTHORITY_KEY: authority.itself.key,
-                NODE_CERTIFICATE: node.key + node.certificate,
-                NODE: properties_text(_ABOUT, {**node_settings(directory, admin), "ottla.cluster.secret": secret}),
-                **client_files(ClientSetUp(",".join(bootstrap), os.path.join(folder, AUTHORITY), login=login)),
+                **(_certificates(host) if own is None else {}),
+                NODE: properties_text(_ABOUT, settings),
+                **client_files(ClientSetUp(addresses, authority, login=login)),
             }
-            finish(unfinished, folder, texts, admin, password, store)
+            finish(unfinished, folder, texts, admin, login.password, store)
     except (StoreError, CommitUnknownError) as error:
         raise ServeRefusedError(str(error)) from None
 
@@ -103,25 +115,46 @@ def node_settings(directory: str, admin: str) -> dict[str, str]:
     }
 
 
-def _adapt(directory: str, host: str, bootstrap: str) -> None:
+def _certificates(host: str) -> dict[str, str]:
+    """A new authority, and a certificate of all nodes. Raises SettingsRefusedError."""
+    authority = Authority.made()
+    node = issued(authority, tuple(dict.fromkeys((host, *LOCAL_NAMES))))
+    return {
+        AUTHORITY: authority.itself.certificate,
+        AUTHORITY_KEY: authority.itself.key,
+        NODE_CERTIFICATE: node.key + node.certificate,
+    }
+
+
+def _adapt_certificate(directory: str, host: str) -> None:
     """Raises SettingsRefusedError, OSError."""
     folder = os.path.join(directory, FOLDER)
-    with open(os.path.join(folder, NODE_CERTIFICATE), "rb") as file:
-        certificate = file.read()
+    try:
+        with open(os.path.join(folder, NODE_CERTIFICATE), "rb") as file:
+            certificate = file.read()
+    except FileNotFoundError:  # the operator has brought certificates until now
+        for name, text in _certificates(host).items():
+            replace_file(os.path.join(folder, name), text)
+        return
     try:
         names = hosts_of(certificate)
     except ValueError as error:
         raise SettingsRefusedError(f"The certificate in {folder} can't be used: {error}.") from None
     if host not in names:
         renew(directory, [host])
+
+
+def _adapt_client_files(folder: str, bootstrap: str, authority: str) -> None:
+    """Raises OSError."""
+    wanted = {"bootstrap.servers": bootstrap, "ssl.ca.location": authority, "ssl.truststore.location": authority}
     for name in (CLIENT, JAVA_CLIENT):
         path = os.path.join(folder, name)
         with open(path, encoding="utf-8") as file:
             before = file.read()
-        lines = [f"{_BOOTSTRAP}={bootstrap}" if _is_bootstrap(each) else each for each in before.splitlines()]
+        keys = [line.partition("=")[0].strip() for line in before.splitlines()]
+        lines = [
+            f"{key}={wanted[key]}" if key in wanted else line
+            for key, line in zip(keys, before.splitlines(), strict=True)
+        ]
         if (after := "".join(f"{each}\n" for each in lines)) != before:
             replace_file(path, after)
-
-
-def _is_bootstrap(line: str) -> bool:
-    return line.partition("=")[0].strip() == _BOOTSTRAP

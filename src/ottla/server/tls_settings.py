@@ -122,6 +122,12 @@ class TlsSettings:
                 with in_memory(f"{key}\n{chain}\n") as there:
                     context.load_cert_chain(there, None, lambda: secret)
         except OSError as error:  # ssl.SSLError too
+            if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+                own = self["ottla.ssl.key.location"]
+                whose = f"the key in {own}" if own else "its key"
+                raise self._refused(f"{whose} does not match the certificate in {path}") from None
+            if path and password is None and has_password(self["ottla.ssl.key.location"] or path):
+                raise self._refused("its key has a password: set ssl.key.password") from None
             raise self._refused(f"{path or 'its certificate'} can't be used: {reason(error)}") from None
 
     def _load_trusted(self, context: ssl.SSLContext, why: str) -> None:
@@ -153,6 +159,15 @@ def reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "it is not PEM").replace("_", " ").lower()
     return error.strerror or str(error)
+
+
+def has_password(path: str) -> bool:
+    """Whether this file has a private key that is encrypted."""
+    try:
+        with open(path, "rb") as file:
+            return b"ENCRYPTED" in file.read()
+    except OSError:
+        return False
 
 
 @contextmanager

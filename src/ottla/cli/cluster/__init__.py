@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from ottla.cli.cluster.plan import (
     NODES_MAX,
     Plan,
     checked,
+    files_of,
     has_plan,
     no_cluster,
     read_plan,
@@ -126,6 +127,29 @@ def start(
             help=f"Name of the admin that the first start with --secure adds (default: {DEFAULT_ADMIN}).",
         ),
     ] = DEFAULT_ADMIN,
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-cert",
+            metavar="FILE",
+            help="PEM file with the certificate chain of the nodes; {node} in the path stands for a node's number. "
+            "Implies --secure (default: as before, otherwise the start makes certificates).",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-key", metavar="FILE", help="PEM file with its private key (default: --tls-cert has the key)."
+        ),
+    ] = None,
+    tls_ca: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-ca",
+            metavar="FILE",
+            help="PEM file of the authorities of --tls-cert, which nodes and clients trust.",
+        ),
+    ] = None,
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not restart nodes that exit.")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the nodes serve; they run in the background.")
@@ -139,11 +163,14 @@ def start(
     """
     if console and detach:
         raise UsageError("--console ends with its command: run `ottla console` beside a detached cluster.")
+    tls = files_of(tls_cert, tls_key, tls_ca)
+    if tls and secure is False:
+        raise UsageError("--tls-cert and --no-secure contradict each other: remove one of them.")
     directory = directory_of(data)
     if (open_to_others := private.make_directory(directory)) is not None:
         say(open_to_others, err=True)
     with starting(directory) as done:
-        plan = planned(directory, nodes, listen, set or [], secure)
+        plan = planned(directory, nodes, listen, set or [], secure, tls)
         if supervisor(directory) or running_nodes(directory):
             raise CommandError(f"The cluster in {directory} runs already. `ottla cluster stop --data {data}` stops it.")
         for number in plan.removed:
@@ -315,7 +342,12 @@ def print_some(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
 
 
 def planned(
-    directory: Path, nodes: int | None, listen: str | None, settings: list[str], secure: bool | None = None
+    directory: Path,
+    nodes: int | None,
+    listen: str | None,
+    settings: list[str],
+    secure: bool | None = None,
+    tls: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan to start: options that were given, otherwise those of the cluster in this directory, otherwise the
     defaults. Raises CommandError."""
@@ -325,9 +357,10 @@ def planned(
     nodes = before.nodes if nodes is None else nodes
     listen = checked(before.listen if listen is None else listen, nodes)
     settings = settings or before.settings
-    secure = before.secure if secure is None else secure
+    secure = bool(tls) or (before.secure if secure is None else secure)
     require_settings(settings, node_settings(directory) if secure else {})
-    return Plan(nodes, listen, settings, removed_nodes(directory, nodes), secure)
+    files = dict(tls or before.tls) if secure else {}
+    return Plan(nodes, listen, settings, removed_nodes(directory, nodes), secure, files)
 
 
 def did_not_start(code: int | None, what: str, words: str) -> CommandError:

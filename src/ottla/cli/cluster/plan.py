@@ -7,12 +7,16 @@ It also checks the addresses on which the nodes can listen.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.cli.output import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from ottla.server.own_certificates import OwnCertificates
 
 PLAN = "cluster.json"
 DEFAULT_LISTEN = "127.0.0.1:9092"
@@ -23,13 +27,22 @@ NODES_MAX = 99
 @dataclass(frozen=True)
 class Plan:
     """The options of a cluster. `listen`: HOST:PORT of node 1; the other nodes use the next ports. `removed`: nodes
-    that were removed from the cluster. `secure`: whether clients log in, over TLS (`secured`)."""
+    that were removed from the cluster. `secure`: whether clients log in, over TLS (`secured`). `tls`: the operator's
+    certificates, as absolute paths by the end of their option; empty if the first start makes them."""
 
     nodes: int
     listen: str
     settings: list[str]
     removed: list[int] = field(default_factory=list[int])
     secure: bool = False
+    tls: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def own_certificates(self) -> OwnCertificates | None:
+        """The operator's certificates."""
+        from ottla.server.own_certificates import OwnCertificates
+
+        return OwnCertificates(self.tls["cert"], self.tls["ca"], self.tls.get("key")) if self.tls else None
 
     @property
     def host(self) -> str:
@@ -49,6 +62,19 @@ class Plan:
         from ottla.server.directory import replace_file
 
         replace_file(str(directory / PLAN), json.dumps(asdict(self), indent=2) + "\n")
+
+
+def files_of(certificate: str | None, key: str | None, authorities: str | None) -> dict[str, str]:
+    """The `tls` of a plan, from the options. Raises UsageError."""
+    if certificate is None:
+        for option, path in (("--tls-key", key), ("--tls-ca", authorities)):
+            if path is not None:
+                raise UsageError(f"{option} needs --tls-cert FILE.")
+        return {}
+    if authorities is None:
+        raise UsageError("--tls-cert needs --tls-ca FILE, with the authority that nodes and clients have to trust.")
+    given = {"cert": certificate, "key": key, "ca": authorities}
+    return {name: os.path.abspath(path) for name, path in given.items() if path is not None}
 
 
 def has_plan(directory: Path) -> bool:
@@ -74,10 +100,13 @@ def read_plan(directory: Path) -> Plan:
 def plan_of(read: Any) -> Plan:
     """The plan in a file's contents. For invalid contents it raises errors that `read_plan` turns into a sentence."""
     removed, secure = list(read.get("removed", [])), read.get("secure", False)
-    plan = Plan(read["nodes"], read["listen"], list(read["settings"]), removed, secure)
+    tls = dict(read.get("tls", {}))
+    plan = Plan(read["nodes"], read["listen"], list(read["settings"]), removed, secure, tls)
     if not 1 <= plan.nodes <= NODES_MAX or not all(type(each) is str for each in plan.settings):
         raise ValueError(read)
-    if type(secure) is not bool:
+    if type(secure) is not bool or not all(type(each) is str for each in tls.values()):
+        raise ValueError(read)
+    if tls and not {"cert", "ca"} <= tls.keys():
         raise ValueError(read)
     checked(plan.listen, plan.nodes)
     return plan

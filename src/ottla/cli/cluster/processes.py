@@ -129,6 +129,8 @@ def command(directory: Path, plan: Plan, number: int) -> list[str]:
     if plan.secure:
         words += ["--config", str(node_file(directory))]
         address = f"SASL_SSL://{address}"
+        if (own := plan.own_certificates) is not None:
+            defaults += [f"{key}={value}" for key, value in own.settings_of(number).items()]
     words += ["--listen", address, "--metadata", str(directory / METADATA)]
     for setting in (*defaults, *plan.settings):
         words += ["--set", setting]

@@ -41,9 +41,9 @@ def set_up(directory: Path, metadata: Path, plan: Plan, admin: str) -> None:
     """Make the files that are missing, and adapt the others to the plan's addresses. Raises CommandError."""
     from ottla.server.secure_local_cluster import set_up_local_cluster
 
-    bootstrap = [plan.addresses[number - 1] for number in plan.members]
+    bootstrap = {number: plan.addresses[number - 1] for number in plan.members}
     with plain_refusals(directory):
-        set_up_local_cluster(str(directory), str(metadata), plan.host, bootstrap, admin)
+        set_up_local_cluster(str(directory), str(metadata), plan.host, bootstrap, admin, plan.own_certificates)
 
 
 def clients_of(directory: Path, plan: Plan) -> Callable[[str], Client]:
