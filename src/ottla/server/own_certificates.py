@@ -71,8 +71,8 @@ def _check(settings: Mapping[str, str], host: str) -> None:
             raise SettingsRefusedError(f"There is no file {file}.")
     if has_password(key):
         raise SettingsRefusedError(
-            f"The key in {key} has a password, which a node can't ask for. `openssl pkey -in {key} -out FILE` writes it "
-            "without one."
+            f"The key in {key} has a password, which a node can't ask for. `openssl pkey -in {key} -out FILE` writes "
+            "it without one."
         )
     tls = TlsSettings(BrokerSettings.load(settings), LISTENER)
     server, client = tls.context(), tls.outgoing_context()
