@@ -211,6 +211,8 @@ def test_options_for_certificates_go_together(tmp_path: Path) -> None:
         files_of(None, "x", None)
     with pytest.raises(UsageError, match="--tls-cert needs --tls-ca"):
         files_of("x", None, None)
+    with pytest.raises(UsageError, match="--tls-cert and --no-secure contradict"):
+        planned(tmp_path, None, None, [], False, files_of("x", None, "y"))
 
 
 def test_the_client_files_follow_the_certificates(set_up: Callable[..., Path], pems: Authority) -> None:

@@ -88,6 +88,36 @@ Data = Annotated[
 ]
 
 
+Secure = Annotated[
+    bool | None,
+    typer.Option(
+        "--secure/--no-secure",
+        help="Whether clients use TLS, passwords and ACLs (default: as before, otherwise not). Their files are in "
+        "DIR/security.",
+        show_default=False,
+    ),
+]
+Certificate = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        help="PEM file with the certificate chain of the nodes; {node} in the path stands for a node's number. Implies "
+        "--secure (default: as before, otherwise the start makes certificates).",
+    ),
+]
+CertificateKey = Annotated[
+    str | None,
+    typer.Option("--tls-key", metavar="FILE", help="PEM file with its private key (default: --tls-cert has the key)."),
+]
+Authorities = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-ca", metavar="FILE", help="PEM file of the authorities of --tls-cert, which nodes and clients trust."
+    ),
+]
+
+
 @app.command(epilog="Example: ottla cluster start --nodes 3 --data ./cluster --listen 127.0.0.1:9092")
 def start(
     nodes: Annotated[
@@ -109,15 +139,7 @@ def start(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Setting of every node; may be repeated (default: as before)."),
     ] = None,
-    secure: Annotated[
-        bool | None,
-        typer.Option(
-            "--secure/--no-secure",
-            help="Whether clients use TLS, passwords and ACLs (default: as before, otherwise not). Their files are in "
-            "DIR/security.",
-            show_default=False,
-        ),
-    ] = None,
+    secure: Secure = None,
     admin: Annotated[
         str,
         typer.Option(
@@ -127,29 +149,9 @@ def start(
             help=f"Name of the admin that the first start with --secure adds (default: {DEFAULT_ADMIN}).",
         ),
     ] = DEFAULT_ADMIN,
-    tls_cert: Annotated[
-        str | None,
-        typer.Option(
-            "--tls-cert",
-            metavar="FILE",
-            help="PEM file with the certificate chain of the nodes; {node} in the path stands for a node's number. "
-            "Implies --secure (default: as before, otherwise the start makes certificates).",
-        ),
-    ] = None,
-    tls_key: Annotated[
-        str | None,
-        typer.Option(
-            "--tls-key", metavar="FILE", help="PEM file with its private key (default: --tls-cert has the key)."
-        ),
-    ] = None,
-    tls_ca: Annotated[
-        str | None,
-        typer.Option(
-            "--tls-ca",
-            metavar="FILE",
-            help="PEM file of the authorities of --tls-cert, which nodes and clients trust.",
-        ),
-    ] = None,
+    tls_cert: Certificate = None,
+    tls_key: CertificateKey = None,
+    tls_ca: Authorities = None,
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not restart nodes that exit.")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the nodes serve; they run in the background.")
@@ -164,8 +166,6 @@ def start(
     if console and detach:
         raise UsageError("--console ends with its command: run `ottla console` beside a detached cluster.")
     tls = files_of(tls_cert, tls_key, tls_ca)
-    if tls and secure is False:
-        raise UsageError("--tls-cert and --no-secure contradict each other: remove one of them.")
     directory = directory_of(data)
     if (open_to_others := private.make_directory(directory)) is not None:
         say(open_to_others, err=True)
@@ -354,6 +354,8 @@ def planned(
     if (directory / NODE_FILE).exists():
         raise CommandError(f"{directory} is the data directory of a node: choose another one for a cluster.")
     before = read_plan(directory) if has_plan(directory) else Plan(DEFAULT_NODES, DEFAULT_LISTEN, [])
+    if tls and secure is False:
+        raise UsageError("--tls-cert and --no-secure contradict each other: remove one of them.")
     nodes = before.nodes if nodes is None else nodes
     listen = checked(before.listen if listen is None else listen, nodes)
     settings = settings or before.settings
