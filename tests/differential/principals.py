@@ -85,7 +85,8 @@ ASKED: dict[str, str] = {
     "AlterUserScramCredentials CreateDelegationToken RenewDelegationToken ExpireDelegationToken "
     "DescribeDelegationToken",
     "anyone": "ApiVersions SaslHandshake SaslAuthenticate",
-    "own": "DescribeSharePartitions DescribeObservations",
+    "share_partitions": "DescribeSharePartitions",
+    "observations": "DescribeObservations",
 }
 """The APIs that each scenario asks."""
 

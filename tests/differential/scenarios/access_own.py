@@ -17,10 +17,11 @@ from . import share_groups as shares
 
 SECURED = True
 OWN = True
+TOPIC, BROKER, GROUP = 2, 4, 32
 
 
-def own(s: Stage) -> None:
-    m = Matrix(s, "own")
+def share_partitions(s: Stage) -> None:
+    m = Matrix(s, "share_partitions")
     topics = m.topics()
     for short in ("a.g", "z.g"):
         group = shares.share_group(s, short)
@@ -34,13 +35,34 @@ def own(s: Stage) -> None:
         for what, wanted in (("named", named), ("all", None)):
             m.ask(K.DESCRIBE_SHARE_PARTITIONS, f"{step}, {what}", keep=loaded)(group_id=group, topics=wanted)
 
+
+def observations(s: Stage) -> None:
+    """All versions: a later one has further lists."""
+    m = Matrix(s, "observations")
+    topics = m.topics()
     for short in ("a.c", "z.c"):
         group = consumers.consumer_group(s, short)
         answer = s.send(consumers.API, 0, **consumers.joining(group, topics[:1]))
         assert answer.error_code == 0, answer
-    for step, group in zip(("granted", "hidden", "missing", "hidden and missing"), m.four("c"), strict=True):
-        m.ask(K.DESCRIBE_OBSERVATIONS, step, keep=names)(group_id=group)
-    m.ask(K.DESCRIBE_OBSERVATIONS, "everything", keep=names)(group_id=None)
+    changes = [(TOPIC, topic, "flush.ms") for topic in topics[:2]]
+    changes += [(GROUP, group, "consumer.session.timeout.ms") for group in m.four("c")[:2]]
+    resources = [
+        {"resource_type": kind, "resource_name": name, "configs": [{"name": config, "value": "45000"}]}
+        for kind, name, config in changes
+    ]
+    answer = s.send("IncrementalAlterConfigs", 1, resources=resources)
+    assert not any(each.error_code for each in answer.responses), answer
+    first, last = m.specs[K.DESCRIBE_OBSERVATIONS].versions
+    four = ("granted", "hidden", "missing", "hidden and missing")
+    for version in range(first, last + 1):
+        for step, group in zip(four, m.four("c"), strict=True):
+            m.ask(K.DESCRIBE_OBSERVATIONS, step, version, keep=names)(group_id=group)
+        m.ask(K.DESCRIBE_OBSERVATIONS, "everything", version, keep=names)(group_id=None)
+    kinds = (("topic", TOPIC, m.four("t")), ("group", GROUP, m.four("c")), ("broker", BROKER, [str(s.node_id)]))
+    for kind, code, asked in kinds:
+        for step, name in zip(four, asked, strict=False):
+            of = {"group_id": None, "resource_type": code, "resource_name": name}
+            m.ask(K.DESCRIBE_OBSERVATIONS, f"configs of a {kind}, {step}", keep=names)(**of)
 
 
 def loaded(answer: dict[str, Any]) -> dict[str, Any]:
@@ -53,6 +75,9 @@ def loaded(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def names(answer: dict[str, Any]) -> dict[str, Any]:
-    """The groups, and whether anything is said of connections; which other lists there are depends on the time."""
-    groups = sorted({each["group_id"] for each in answer.get("groups", [])} & {"a.c", "z.c"})
-    return {"error_code": answer["error_code"], "groups": groups, "connections": bool(answer.get("connections"))}
+    """The groups and resources, and whether anything is said of connections; more depends on the time."""
+    ours = {"a.c", "z.c", "a.t", "z.t"}
+    groups = {each["group_id"] for each in answer.get("groups", [])}
+    configs = {each["resource_name"] for each in answer.get("config_changes", [])}
+    shown = {"groups": sorted(groups & ours), "configs": sorted(configs & ours)}
+    return {"error_code": answer["error_code"], **shown, "connections": bool(answer.get("connections"))}
