@@ -80,7 +80,7 @@ conform-librdkafka: setup  ## run librdkafka's own suite against a node, or thre
 conform-kminion: setup  ## run the exporter kminion against a node (KMINION=path, where it is not on the PATH)
 	$(PYTHON) -m tools.conform_kminion $(KMINION)
 
-conform-secured: setup  ## log in to a secured node with other clients (CLIENTS="franz-go sarama kafkajs java"; needs Go, npm; ARGS="--libs DIR" for java)
+conform-secured: setup  ## log in to a secured node with other clients (CLIENTS="franz-go sarama kafkajs java streams tools"; needs Go, npm; ARGS="--libs DIR" for the last three)
 	$(PYTHON) -m tools.conform_secured $(CLIENTS) $(ARGS)
 
 diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare the answers, then three nodes of each

@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -98,10 +99,10 @@ class Lines:
             raise RuntimeError("lines could not be written")
 
 
-def counts_of(bootstrap: str) -> dict[str, list[int]]:
+def counts_of(bootstrap: str, login: Mapping[str, str] | None = None) -> dict[str, list[int]]:
     """Each word's counts, in the order in which readers of committed records see them."""
     found: dict[str, list[int]] = {}
-    for message in every_record(bootstrap, "counts", "read_committed"):
+    for message in every_record(bootstrap, "counts", "read_committed", login):
         found.setdefault((message.key() or b"").decode(), []).append(int(message.value() or b"0"))
     return found
 
