@@ -117,6 +117,7 @@ def quotas(s: Stage) -> None:
         s.ask(f"somebody else {how}", describe, 1, components=[asked("user", 0, "nobody")], strict=strict)
     s.ask("of everything, strictly", describe, 1, components=[], strict=True)
     s.ask("set anew", alter, 1, entries=change([user], value=4096.0))
+    s.settle()
     s.ask("the user's new one", describe, 1, components=[asked("user", 0, s.name("ada"))], strict=True)
     for entity, key in [
         ([user], "producer_byte_rate"),
