@@ -114,8 +114,9 @@ class OwnStore(FarStore):
             self._watched.writer = None
 
     def by_rival(self, write: Put) -> bytes:
-        """A topic of another client has another id: the one in `write` names an attempt of this client's request."""
+        """A topic of another client has another id: the one in `write` names an attempt of this client's request. Every
+        node that adopts a topic takes its id from the logs."""
         if not write.key.startswith(TOPIC_PREFIX):
             return write.value
         record = TopicRecord.decode(write.value)
-        return replace(record, topic_id=record.topic_id[::-1]).encode()
+        return write.value if record.adopted else replace(record, topic_id=record.topic_id[::-1]).encode()
