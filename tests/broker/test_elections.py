@@ -228,6 +228,15 @@ def test_after_all_nodes_were_down_a_partition_waits_for_so_many_that_one_has_ev
         assert after is down
 
 
+def test_replicas_that_lead_without_each_other_lead_in_different_epochs() -> None:
+    """The second one does not know of the first: the metadata store was restored from a copy made before."""
+    down = PartitionRecord((1, 2), (), -1, 5, 9, elr=(1, 2))
+    first = settled(down, NodeStates(frozenset((2,)), missing=frozenset((1,))), Rules(1))
+    second = settled(down, NodeStates(frozenset((1,)), missing=frozenset((2,))), Rules(1))
+    assert (first.leader, second.leader) == (2, 1)
+    assert first.leader_epoch != second.leader_epoch
+
+
 def test_a_node_that_can_not_compare_the_store_counts_as_missing_unless_all_are_there() -> None:
     down = PartitionRecord((1, 2, 3), (), -1, 5, 9, elr=(1, 2, 3))
     forgetful = NodeStates(frozenset((1, 2)), missing=frozenset((3,)), forgetful=frozenset((1,)))

@@ -22,7 +22,8 @@ Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the nu
   can notice that. A partition without a leader then gets none before so many of its replicas have compared the store
   with what they had seen that fewer than `min_isr` are missing: each acknowledged record is on one of those that have.
   With a `min_isr` of 1, more than half of the replicas count instead of it. A missing replica may have led in epochs
-  that the store does not name, with records that were not acknowledged: the first leader skips EPOCHS_SKIPPED epochs.
+  that the store does not name, with records that were not acknowledged: the first leader skips EPOCHS_SKIPPED epochs
+  or a few more.
 - Each change of leader, also to none, raises the leader epoch, as does the loss of a replica. Every change raises the
   partition epoch.
 
@@ -188,8 +189,10 @@ def _is_store_confirmed(placed: PartitionRecord, nodes: NodeStates, rules: Rules
 
 
 def _above_lost_epochs(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
-    """The newly led partition in an epoch that no missing replica has led it in."""
-    epoch = max(before.leader_epoch, after.leader_epoch) + EPOCHS_SKIPPED
+    """The newly led partition in an epoch that no missing replica has led it in. Each replica skips another number: a
+    missing one may have skipped epochs as well, before the store was restored."""
+    skipped = EPOCHS_SKIPPED + after.replicas.index(after.leader)
+    epoch = max(before.leader_epoch, after.leader_epoch) + skipped
     is_unclean = after.unclean_epoch != before.unclean_epoch
     return replace(after, leader_epoch=epoch, unclean_epoch=epoch if is_unclean else after.unclean_epoch)
 
