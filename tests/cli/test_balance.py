@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.replicas.balance import (
+from ottla.client.placement.balance import (
     BYTES_SPREAD,
     Move,
     Replicas,

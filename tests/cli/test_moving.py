@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from ottla.cli.output import CommandError
-from ottla.cli.replicas import moving
-from ottla.cli.replicas.balance import Move
-from ottla.cli.replicas.throttles import BROKER, TOPIC
+from ottla.cli.replicas.progress import carry_out
 from ottla.client import ClientError
+from ottla.client.placement import moving
+from ottla.client.placement.balance import Move
+from ottla.client.placement.throttles import BROKER, TOPIC, RefusedError
 
 MOVE = Move(("t", 0), (1, 2), (2, 3), 100)
 
@@ -102,13 +102,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("late", [(0, 3, 0), (0, 0, 3), (2, 2, 2), (0, -1, 1)])
 def test_every_node_that_serves_knows_of_the_end(late: tuple[int, ...]) -> None:
     cluster = Cluster(*late)
-    moving.carry_out(cluster, [MOVE], None)  # type: ignore[arg-type]
+    carry_out(cluster, [MOVE], None)  # type: ignore[arg-type]
     assert all(node.asked > node.late for node in cluster.nodes.values())
 
 
 def test_a_node_that_never_hears_of_it_is_waited_for_for_a_while() -> None:
     cluster = Cluster(0, 1_000_000, 0)
-    moving.carry_out(cluster, [MOVE], None)  # type: ignore[arg-type]
+    carry_out(cluster, [MOVE], None)  # type: ignore[arg-type]
 
 
 def test_limits_that_were_left_go_when_nothing_is_moved() -> None:
@@ -121,10 +121,10 @@ def test_limits_that_were_left_go_when_nothing_is_moved() -> None:
 def test_limits_of_other_moves_stay() -> None:
     cluster = Cluster()
     cluster.moved = ["t", "u"]
-    moving.cancel(cluster, {("t", 0): moving.Moved((1, 2, 3), (3,), (1,))})  # type: ignore[arg-type]
+    moving.cancel(cluster, [("t", 0)])  # type: ignore[arg-type]
     assert cluster.limited == {(BROKER, "1"), (BROKER, "3"), (TOPIC, "u")}
     cluster.moved = []
-    moving.cancel(cluster, {})  # type: ignore[arg-type]
+    moving.cancel(cluster, [])  # type: ignore[arg-type]
     assert not cluster.limited
 
 
@@ -132,8 +132,8 @@ def test_a_move_that_is_refused_leaves_no_limit() -> None:
     cluster = Cluster()
     cluster.limited.clear()
     cluster.refuses = True
-    with pytest.raises(CommandError, match="t-0 could not be moved: no"):
-        moving.carry_out(cluster, [MOVE], 1_000)  # type: ignore[arg-type]
+    with pytest.raises(RefusedError, match="t-0 could not be moved: no"):
+        carry_out(cluster, [MOVE], 1_000)  # type: ignore[arg-type]
     assert not cluster.limited
 
 
@@ -141,6 +141,6 @@ def test_a_limit_that_is_refused_leaves_none_elsewhere() -> None:
     cluster = Cluster()
     cluster.limited.clear()
     cluster.refuses_limits = True
-    with pytest.raises(CommandError, match="could not be set at t: no"):
-        moving.carry_out(cluster, [MOVE], 1_000)  # type: ignore[arg-type]
+    with pytest.raises(RefusedError, match="could not be set at t: no"):
+        carry_out(cluster, [MOVE], 1_000)  # type: ignore[arg-type]
     assert not cluster.limited

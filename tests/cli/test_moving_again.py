@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from ottla.cli.replicas import moving, throttles
-from ottla.cli.replicas.balance import Move
 from ottla.client import Client
+from ottla.client.placement import moving, throttles
+from ottla.client.placement.balance import Move
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.testing import EmbeddedCluster
 
@@ -43,7 +43,7 @@ def topic(request: pytest.FixtureRequest, cluster: EmbeddedCluster) -> str:
             producer.produce(name, bytes(1000), str(number))
         assert producer.flush(30) == 0
         throttles.limit(client, [move], 1)
-        moving.begin(client, [move])
+        moving.start(client, [move], None)
     return name
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.replicas.balance import Move, Replicas, UnsatisfiablePlanError
-from ottla.cli.replicas.resizing import placed_anew
+from ottla.client.placement.balance import Move, Replicas, UnsatisfiablePlanError
+from ottla.client.placement.resizing import placed_anew
 
 RACKS = {1: "a", 2: "b", 3: "c", 4: "a"}
 PLACES = [Replicas(("t", 0), (1, 2), 10), Replicas(("t", 1), (2, 3), 20)]

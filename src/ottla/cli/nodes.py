@@ -1,7 +1,7 @@
 """`ottla nodes`: list, drain and remove nodes of a cluster.
 
-Sends the requests that must precede a node's removal. moving.py moves replicas, and balance.py chooses their
-targets.
+Sends the requests that must precede a node's removal. The package `ottla.client.placement` chooses the targets of
+replicas, and starts their moves.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import typer
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, print_done, print_rows
-from ottla.cli.replicas import balance, moving
+from ottla.cli.replicas.progress import carry_out
 
 if TYPE_CHECKING:
     from ottla.client import Client
     from ottla.client.connection import Connection
+    from ottla.client.placement.balance import TopicPartition
 
 app = typer.Typer(help="List the nodes of a cluster, drain them and remove them.", no_args_is_help=True)
 
@@ -76,21 +77,22 @@ def drain(
     Without --replicas the node stays a follower and becomes the last choice as leader; `ottla cluster rebalance`
     restores its share.
     """
-    properties = client_properties(cluster)
-    with plain_failures(), own_clients(properties)() as client:
+    from ottla.client.placement import balance
+    from ottla.client.placement.moving import layout_of
+
+    with plain_failures(), own_clients(client_properties(cluster))() as client:
         require_known(client, node)
-        racks, places = moving.where(
-            client, lambda address: own_clients({**properties, "bootstrap.servers": address})()
-        )
+        layout = layout_of(client)
         try:
-            in_sync = {(part.topic, part.partition): part.isr for part in moving.led_by(client, node)}
             moves = (
-                balance.emptied(racks, places, [node]) if replicas else balance.led_by_others(places, [node], in_sync)
+                balance.emptied(layout.racks, layout.places, [node])
+                if replicas
+                else balance.led_by_others(layout.places, [node], layout.may_lead(node))
             )
         except balance.UnsatisfiablePlanError as why:
             raise CommandError(f"Node {node} can't be emptied: {why}") from None
-        leaving = [place for place, moved in moving.under_way(client).items() if node in moved.removing]
-        moving.carry_out(client, moves, throttle, leaving if replicas else ())
+        leaving = [place for place, moved in layout.moved.items() if node in moved.removing]
+        carry_out(client, moves, throttle, leaving if replicas else ())
         await_led_by_others(client, node)
     left = "nothing is on it any more" if replicas else "it leads nothing any more"
     copied = sum(move.bytes_moved for move in moves)
@@ -106,6 +108,7 @@ def remove(node: Node, cluster: Cluster = HERE, format: Output = Format.TABLE) -
     """
     from ottla.client import BrokerError
     from ottla.client.errors import check
+    from ottla.client.placement.moving import wait_for_all
     from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest
 
     with plain_failures(), own_clients(client_properties(cluster))() as client:
@@ -116,7 +119,7 @@ def remove(node: Node, cluster: Cluster = HERE, format: Output = Format.TABLE) -
         except BrokerError:
             advice = f" `ottla nodes drain {node} --replicas` does that." if "replicas" in answer.error_message else ""
             raise CommandError(f"{answer.error_message}{advice}") from None
-        moving.wait_for_all(client, lambda asked: node not in known_to(asked))
+        wait_for_all(client, lambda asked: node not in known_to(asked))
     print_done(f"Removed node {node}.", format, removed=node)
 
 
@@ -137,18 +140,18 @@ def known_to(asked: Client | Connection) -> set[int]:
 def await_led_by_others(client: Client, node: int) -> None:
     """Elect the preferred replicas of the partitions that this node leads; return when it leads none. Raises
     CommandError naming the partitions that it still leads."""
+    from ottla.client.placement import moving
+
     until = time.monotonic() + LED_S
     while led := moving.led_by(client, node):
-        may_go = [(part.topic, part.partition) for part in led if set(part.isr) - {node}]
+        may_go = [place for place, in_sync in led.items() if set(in_sync) - {node}]
         if not may_go or time.monotonic() > until:
-            raise CommandError(
-                _still_leads(node, may_go or [(part.topic, part.partition) for part in led], bool(may_go))
-            )
+            raise CommandError(_still_leads(node, may_go or list(led), bool(may_go)))
         moving.elect(client, may_go)
         time.sleep(moving.LOOK_S)
 
 
-def _still_leads(node: int, led: list[balance.TopicPartition], may_go: bool) -> str:
+def _still_leads(node: int, led: list[TopicPartition], may_go: bool) -> str:
     names = ", ".join(f"{topic}-{partition}" for topic, partition in led[:NAMES_MAX])
     more = f" and {len(led) - NAMES_MAX} more" if len(led) > NAMES_MAX else ""
     why = (

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from ottla.escaping import UNSEEN, visible, visible_lines
+from ottla.wording import counted as counted
 
 
 class Format(StrEnum):
@@ -55,12 +56,6 @@ class Size(int):
 def sized(size: int | None) -> Size | None:
     """A number of bytes that may be unknown."""
     return None if size is None else Size(size)
-
-
-def counted(count: int, noun: str) -> str:
-    """A count and its noun: "1 record", "1,000 records"."""
-    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
-    return f"{count:,} {noun if count == 1 else plural}"
 
 
 def ended(sentence: object) -> str:

@@ -1,1 +1,1 @@
-"""Replicas and leaders: where they are and should be, plans, the moves that carry them out, and throttles."""
+"""Replicas and leaders: where they are and should be, the moves that change it, and elections."""

@@ -24,12 +24,11 @@ from ottla.cli.connection import (
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, UsageError, counted, print_done, print_rows, ranges, say
 from ottla.cli.plans import Yes, confirm
-from ottla.cli.replicas.balance import TopicPartition
 from ottla.cli.replicas.losses import Loss, losses
 from ottla.escaping import visible
 
 if TYPE_CHECKING:
-    from ottla.client import Client
+    from ottla.client import Client, TopicPartition
 
 PREFERRED, UNCLEAN = 0, 1
 

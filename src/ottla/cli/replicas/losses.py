@@ -15,8 +15,7 @@ from ottla.cli.cluster.facts import standing_of
 from ottla.cli.output import counted
 
 if TYPE_CHECKING:
-    from ottla.cli.replicas.balance import TopicPartition
-    from ottla.client import Client
+    from ottla.client import Client, TopicPartition
 
 DEBUGGING, LATEST = -2, -1
 """The replica id of clients that look into any replica, and the timestamp that asks for the end of a log."""

@@ -1,17 +1,17 @@
 """`ottla topics reassign`: shows or makes the moves that place topics on other nodes, or change their replication
 factor; lists moves in progress, and cancels them.
 
-It reads and writes the file of Kafka's kafka-reassign-partitions. resizing.py makes the plan, and moving.py carries it
-out.
+It reads and writes the file of Kafka's kafka-reassign-partitions. The package `ottla.client.placement` makes the plan
+and starts the moves.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,12 +30,11 @@ from ottla.cli.existing import REPLICAS_MAX, require_topics
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, Size, UsageError, counted, print_done, print_json, print_rows
 from ottla.cli.plans import Execute, tell_unchanged
-from ottla.cli.replicas import moving
-from ottla.cli.replicas.balance import Move, Replicas, TopicPartition, UnsatisfiablePlanError
-from ottla.cli.replicas.resizing import placed_anew
+from ottla.cli.replicas.progress import carry_out
 
 if TYPE_CHECKING:
     from ottla.client import Client
+    from ottla.client.placement.balance import Move, Replicas, TopicPartition
 
 VERSION = 1
 """The version of the file."""
@@ -112,15 +111,14 @@ def reassign(
         raise UsageError("Name the topics that shall be moved.")
     nodes = None if brokers is None else node_ids(brokers)
     targets = None if plan is None else read_plan(plan)
-    properties = client_properties(cluster)
-    with plain_failures(), own_clients(properties)() as client:
+    with plain_failures(), own_clients(client_properties(cluster))() as client:
         if list or verify or cancel:
             look_after(client, topics or [], format, cancel=cancel, verify=verify)
             return
-        moves, asked = planned(client, properties, topics or [], nodes, replication_factor, targets)
+        moves, asked = planned(client, topics or [], nodes, replication_factor, targets)
         show(moves, format)
         if execute:
-            done = moving.carry_out(client, moves, throttle, asked)
+            done = carry_out(client, moves, throttle, asked)
             if format is Format.TABLE:
                 print_done(f"Done: {counted(done, 'partition')} moved." if done else "", format)
         elif moves:
@@ -129,6 +127,8 @@ def reassign(
 
 def look_after(client: Client, topics: Sequence[str], format: Format, *, cancel: bool, verify: bool) -> None:
     """Show the moves in progress of these topics, or of all, or cancel them. Raises CommandError, ClientError."""
+    from ottla.client.placement import moving
+
     if topics:
         require_topics(topics, (part.topic for part in placed_of(client)))
     found = {place: each for place, each in moving.under_way(client).items() if not topics or place[0] in topics}
@@ -147,28 +147,26 @@ def look_after(client: Client, topics: Sequence[str], format: Format, *, cancel:
 
 def planned(
     client: Client,
-    properties: dict[str, Any],
     topics: Sequence[str],
     nodes: Sequence[int] | None,
     factor: int | None,
     targets: dict[TopicPartition, tuple[int, ...]] | None,
 ) -> tuple[list[Move], list[TopicPartition]]:
     """The requested moves, and their partitions. Raises CommandError, ClientError."""
-    racks, everything = moving.where(client, connecting(properties))
-    places = {each.place: each for each in everything}
+    from ottla.client.placement.balance import UnsatisfiablePlanError
+    from ottla.client.placement.moving import layout_of
+    from ottla.client.placement.resizing import placed_anew
+
+    layout = layout_of(client)
+    places = {each.place: each for each in layout.places}
     if targets is not None:
         return moves_of(targets, places), list(targets)
     require_topics(topics, (name for name, _ in places))
     chosen = [each for place, each in sorted(places.items()) if place[0] in topics]
     try:
-        return placed_anew(racks, chosen, nodes, factor), [each.place for each in chosen]
+        return placed_anew(layout.racks, chosen, nodes, factor), [each.place for each in chosen]
     except UnsatisfiablePlanError as impossible:
         raise CommandError(str(impossible)) from None
-
-
-def connecting(properties: dict[str, Any]) -> Callable[[str], Client]:
-    """A function that makes a client for one node's address."""
-    return lambda address: own_clients({**properties, "bootstrap.servers": address})()
 
 
 def node_ids(text: str) -> list[int]:
@@ -222,6 +220,8 @@ def number(value: object) -> int:
 
 def moves_of(targets: dict[TopicPartition, tuple[int, ...]], places: dict[TopicPartition, Replicas]) -> list[Move]:
     """The moves that give these partitions their target replicas. Raises CommandError."""
+    from ottla.client.placement.balance import Move
+
     missing = sorted(targets.keys() - places.keys())
     if missing:
         raise CommandError(f"There is no partition {missing[0][0]}-{missing[0][1]}.")

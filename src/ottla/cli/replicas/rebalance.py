@@ -1,21 +1,22 @@
 """`ottla cluster rebalance`: shows or makes the moves that distribute leaders, replicas and bytes over the nodes.
 
-It shows the plan before anything moves. balance.py makes the plan, and moving.py carries it out.
+It shows the plan before anything moves. The package `ottla.client.placement` makes the plan and starts the moves.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ottla.cli.connection import HERE, Cluster, Output, client_properties, own_clients, plain_failures
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import Format, Size, counted, print_json, print_rows, say
-from ottla.cli.replicas import balance, moving
-from ottla.cli.replicas.balance import Move, Replicas
+from ottla.cli.replicas import progress
+
+if TYPE_CHECKING:
+    from ottla.client.placement.balance import Move, Replicas
 
 Throttle = Annotated[
     int | None,
@@ -43,19 +44,19 @@ def rebalance(
     The command first waits for moves in progress. It does not move the replicas of balanced topics, and a change of the
     preferred leader copies nothing.
     """
-    properties = client_properties(cluster)
-    with plain_failures(), own_clients(properties)() as client:
+    from ottla.client.placement.balance import balanced
+    from ottla.client.placement.moving import layout_of
+
+    with plain_failures(), own_clients(client_properties(cluster))() as client:
         if execute:
-            moving.finish_earlier(client)
-        racks, places = moving.where(
-            client, lambda address: own_clients({**properties, "bootstrap.servers": address})()
-        )
-        moves = balance.balanced(racks, places)
-        told = plan(racks, places, moves)
+            progress.finish_earlier(client)
+        layout = layout_of(client)
+        moves = balanced(layout.racks, layout.places)
+        told = plan(layout.racks, layout.places, moves)
         if format is Format.TABLE:
             show(told, "" if execute else " --execute does it.")
         if execute:
-            moving.carry_out(client, moves, throttle)
+            progress.carry_out(client, moves, throttle)
             told["done"] = True
     if format is Format.JSON:
         print_json(told)
@@ -65,19 +66,18 @@ def rebalance(
 
 def plan(racks: Mapping[int, str | None], places: Sequence[Replicas], moves: Sequence[Move]) -> dict[str, Any]:
     """The effects of the plan, in the form of the JSON output."""
-    after = {move.place: move.after for move in moves}
-    then = [each._replace(nodes=after.get(each.place, each.nodes)) for each in places]
-    now_of, then_of = shares(places), shares(then)
+    from ottla.client.placement.plan import shares_of
+
     return {
         "nodes": [
             {
-                "node": node,
-                "rack": racks[node],
-                "leaders": [now_of[0][node], then_of[0][node]],
-                "replicas": [now_of[1][node], then_of[1][node]],
-                "bytes": [now_of[2][node], then_of[2][node]],
+                "node": each.node,
+                "rack": each.rack,
+                "leaders": list(each.leaders),
+                "replicas": list(each.replicas),
+                "bytes": list(each.bytes),
             }
-            for node in sorted(racks)
+            for each in shares_of(racks, places, moves)
         ],
         "moves": [
             {
@@ -92,17 +92,6 @@ def plan(racks: Mapping[int, str | None], places: Sequence[Replicas], moves: Seq
         "bytes": sum(move.bytes_moved for move in moves),
         "done": False,
     }
-
-
-def shares(places: Sequence[Replicas]) -> tuple[Counter[int], Counter[int], Counter[int]]:
-    """For each node: how many partitions it is the preferred leader of, how many replicas it has, and their bytes."""
-    leaders, replicas, size = Counter[int](), Counter[int](), Counter[int]()
-    for each in places:
-        leaders[each.nodes[0]] += 1
-        for node in each.nodes:
-            replicas[node] += 1
-            size[node] += each.bytes
-    return leaders, replicas, size
 
 
 def show(told: dict[str, Any], way_on: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from ottla.cli.output import counted
-from ottla.cli.replicas.balance import Move, Replicas, TopicPartition, UnsatisfiablePlanError, balanced
+from ottla.client.placement.balance import Move, Replicas, TopicPartition, UnsatisfiablePlanError, balanced
+from ottla.wording import counted
 
 
 def placed_anew(

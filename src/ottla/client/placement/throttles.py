@@ -6,14 +6,20 @@ It sets the configs of nodes and topics for this (KIP-73), as Kafka's kafka-reas
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from ottla.cli.output import CommandError
-from ottla.cli.replicas.balance import Move
-
-if TYPE_CHECKING:
-    from ottla.client import Client
-    from ottla.client.connection import Connection
+from ottla.client.client import Client
+from ottla.client.connection import Connection
+from ottla.client.errors import BrokerError
+from ottla.client.placement.balance import Move
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 
 BROKER, TOPIC = 4, 2
 SET, DELETE = 0, 1
@@ -28,8 +34,16 @@ Resource: TypeAlias = tuple[int, str]
 """A node or a topic: its type, and its name."""
 
 
+class RefusedError(BrokerError):
+    """The cluster rejected a move, or its throttle; the text is one sentence."""
+
+    def __init__(self, code: int, sentence: str) -> None:
+        super().__init__(code, sentence)
+        self.args = (sentence,)
+
+
 def limit(client: Client, moves: Sequence[Move], rate: int) -> None:
-    """Limit the nodes of these moves to this many bytes a second for them. Raises CommandError."""
+    """Limit the nodes of these moves to this many bytes a second for them. Raises ClientError."""
     concerned = {node for move in moves for node in (*move.before, *move.after)}
     for node in serving(client) & concerned:
         alter(client.broker(node), {(BROKER, str(node)): dict.fromkeys(RATES, str(rate))})
@@ -59,8 +73,6 @@ def left(client: Client) -> set[Resource]:
 
 def limited(to: Client | Connection, kind: int, names: Sequence[str], keys: Sequence[str]) -> set[Resource]:
     """Those of these resources that have one of these configs."""
-    from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-
     asked = [DescribeConfigsResource(kind, name, list(keys)) for name in names]
     return {
         (kind, result.resource_name)
@@ -70,7 +82,7 @@ def limited(to: Client | Connection, kind: int, names: Sequence[str], keys: Sequ
 
 
 def lift(client: Client, limited: Iterable[Resource]) -> list[str]:
-    """Remove these limits; returns where they were. Raises ClientError, CommandError."""
+    """Remove these limits; returns where they were. Raises ClientError."""
     told: list[str] = []
     topics: list[str] = []
     for kind, name in sorted(limited):
@@ -86,21 +98,12 @@ def lift(client: Client, limited: Iterable[Resource]) -> list[str]:
 
 def serving(client: Client) -> set[int]:
     """The active nodes. Raises ClientError."""
-    from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
-
     return {broker.broker_id for broker in client.send(DescribeClusterRequest()).brokers}
 
 
 def alter(to: Client | Connection, configs: Mapping[tuple[int, str], Mapping[str, str | None]]) -> None:
     """Set these configs, or delete them if the value is None; a node's configs are sent to that node. Raises
-    Failure."""
-    from ottla.protocol.errors import ErrorCode
-    from ottla.protocol.messages.incremental_alter_configs import (
-        AlterableConfig,
-        AlterConfigsResource,
-        IncrementalAlterConfigsRequest,
-    )
-
+    ClientError."""
     resources = [
         AlterConfigsResource(
             kind,
@@ -112,4 +115,6 @@ def alter(to: Client | Connection, configs: Mapping[tuple[int, str], Mapping[str
     for each in to.send(IncrementalAlterConfigsRequest(resources=resources)).responses:
         if each.error_code:
             why = each.error_message or ErrorCode(each.error_code).message
-            raise CommandError(f"The limit could not be set at {each.resource_name}: {why.rstrip('.')}.")
+            raise RefusedError(
+                each.error_code, f"The limit could not be set at {each.resource_name}: {why.rstrip('.')}."
+            )

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, NamedTuple, TypeAlias
 
-from ottla.cli.output import counted
+from ottla.wording import counted
 
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and a partition's index."""
