@@ -25,6 +25,9 @@ PAGES = {
     "messages": "/messages?topic=clicks",
     "message": "/message?topic=clicks&partition=0&offset=0",
     "cluster": "/cluster",
+    "rebalance": "/rebalance",
+    "rebalance-start": "/rebalance/start",
+    "drain": "/drain?node=1&replicas=yes",
     "security": "/security",
 }
 

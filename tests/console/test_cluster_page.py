@@ -9,7 +9,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from ottla.client import Client
-from ottla.console.pages.cluster import cluster_of, led_elsewhere, move_row
+from ottla.client.placement.moving import Moved
+from ottla.console.pages.cluster import cluster_of, led_elsewhere
+from ottla.console.pages.cluster_moves import move_row
 from ottla.console.settings import Settings
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -18,7 +20,6 @@ from ottla.protocol.messages.alter_partition_reassignments import (
 )
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
-from ottla.protocol.messages.list_partition_reassignments import OngoingPartitionReassignment
 from ottla.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -60,10 +61,10 @@ def test_nodes_that_are_down_and_partitions_that_need_one_node() -> None:
 
 
 def test_the_progress_of_a_move_is_that_of_its_slowest_copy() -> None:
-    part = OngoingPartitionReassignment(0, [1, 2, 3], [2, 3], [1])
-    row = move_row(("t", 0), part, {("t", 0): 100}, {("t", 0): [40, 70]})
-    assert (row.copied, row.size, row.adding, row.removing) == (40, 100, (2, 3), (1,))
-    assert move_row(("t", 0), part, {}, {}).copied is None
+    part = Moved((1, 2, 3), (2, 3), (1,))
+    row = move_row(("t", 0), part, {("t", 0): 100}, {("t", 0): [40, 70]}, {1, 2})
+    assert (row.copied, row.size, row.adding, row.removing, row.down) == (40, 100, (2, 3), (1,), (3,))
+    assert move_row(("t", 0), part, {}, {}, {1, 2, 3}).copied is None
 
 
 def test_one_node_has_nothing_behind_and_no_moves(visitor: User) -> None:

@@ -21,9 +21,12 @@ from ottla.client import Client
 from ottla.client.share_member import ShareMember
 from ottla.console.registry import PAGES
 from ottla.doctor.groups import listed_on
+from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from ottla.protocol.records import Record, build_batch
 from tests.console.test_share_group_pages import configured, take
 from tests.harness.console.lookers import places, subjects
 from tests.harness.console.over_http import User, address, user
+from tests.harness.waiting import soon
 
 PEER = os.environ.get("OTTLA_CONSOLE_PEER")
 pytestmark = pytest.mark.skipif(not PEER, reason="needs a Kafka cluster: make console-peer PEER=host:port")
@@ -169,3 +172,37 @@ def test_what_kafka_does_not_report_is_said(visitor: User) -> None:
     assert findings["took_s"] > 0
     assert any("which only Ottla remembers" in each for each in findings["unseen"])
     assert all("which only Ottla" in each for each in findings["unseen"])
+
+
+def test_a_rebalance_and_a_drain_on_several_nodes(visitor: User) -> None:
+    nodes = [each["id"] for each in visitor.json("/cluster")["nodes"]]
+    if len(nodes) < 3:
+        assert visitor.json("/rebalance")["moves"] == []
+        assert visitor.json("/drain", node=nodes[0])["cannot"]
+        return
+    name = f"placed-{RUN}"
+    placed = [CreatableReplicaAssignment(index, nodes[:2]) for index in range(6)]
+    with Client(str(PEER)) as client:
+        topics = [CreatableTopic(name, -1, -1, assignments=placed)]
+        (made,) = client.send(CreateTopicsRequest(topics=topics, timeout_ms=30_000)).topics
+        assert not made.error_code, made.error_message
+        soon(lambda: len(client.topic(name).leaders) == 6)
+        for index in range(6):
+            client.produce_raw(name, index, bytes(build_batch([Record(0, 1_700_000_000_000, None, bytes(9_000))])))
+    proposal = visitor.json("/rebalance")
+    assert sum(each["receives"] for each in proposal["nodes"]) == proposal["bytes"] > 0
+    assert visitor.change("/rebalance/start", form={"throttle": "100000000"}).status_code == 303
+    soon(lambda: visitor.json("/cluster/part/moves")["moves"] == [])
+    assert {each["rate"] for each in visitor.json("/cluster/part/throttle")["nodes"]} == {100_000_000}
+    assert visitor.change("/cluster/finish-moves").status_code == 303
+    soon(lambda: visitor.json("/cluster/part/throttle")["nodes"] == [])
+    held = {node for each in visitor.json("/topic", name=name)["partitions"] for node in each["replicas"]}
+    assert held == set(nodes)
+    assert visitor.json("/rebalance")["copies"] == 0
+    assert visitor.change("/drain/start", node=nodes[0]).status_code == 303
+    soon(lambda: visitor.json("/cluster")["nodes"][0]["leads"] == 0)
+    assert visitor.json("/drain", node=nodes[0], replicas="yes")["cannot_in_all"] > 0, (
+        "internal topics are on all nodes"
+    )
+    assert visitor.change("/rebalance/start").status_code == 303
+    soon(lambda: visitor.json("/cluster")["nodes"][0]["leads"] > 0)

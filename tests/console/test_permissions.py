@@ -113,6 +113,10 @@ def reads() -> Iterator[Asked]:
     yield Asked("/topics", query={"internal": 1})
     yield Asked("/cluster/part/moves", (CLUSTER,))
     yield Asked("/cluster/part/configs", (CLUSTER,))
+    yield Asked("/cluster/part/throttle", (CLUSTER_CONFIGS,))
+    yield Asked("/rebalance", (CLUSTER,))
+    yield Asked("/drain", (CLUSTER,), {"node": 1})
+    yield Asked("/drain", (CLUSTER,), {"node": 1, "replicas": "yes"})
     yield Asked("/security", (CLUSTER,), QUESTION)
     yield Asked("/security/part/users", (CLUSTER,))
     yield Asked("/security/part/acls", (CLUSTER,))
@@ -191,12 +195,17 @@ def changes() -> Iterator[Asked]:
     yield Asked("/security/quota", (CONFIGS_ALTER,), form=limit, typed="user ada")
     yield Asked("/cluster/elect", (CLUSTER_ALTER,))
     yield Asked("/cluster/cancel-move", (CLUSTER_ALTER,), {"topic": "payroll", "partition": 0}, {}, "payroll")
+    for path in ("/cluster/cancel-moves", "/cluster/finish-moves", "/rebalance/start"):
+        yield Asked(path, (CLUSTER_ALTER,), typed="cluster")
+    for path in ("/drain/start", "/drain/remove"):
+        yield Asked(path, (CLUSTER_ALTER,), {"node": 1}, typed="node 1")
     for name in TOPICS:
         yield Asked("/topic/delete", (on_topic(OP.DELETE, name),), {"name": name}, typed=name)
 
 
 READS, CHANGES = list(reads()), list(changes())
-IDLE = {"/transactions/abort-hanging", "/cluster/elect", "/cluster/cancel-move", "/dead-letters/redrive",
+IDLE = {"/transactions/abort-hanging", "/cluster/elect", "/cluster/cancel-move", "/cluster/cancel-moves",
+        "/cluster/finish-moves", "/rebalance/start", "/drain/start", "/drain/remove", "/dead-letters/redrive",
         "/kmq-dead-letters/redrive"}  # fmt: skip
 """Changes that this cluster has nothing for: the admin gets a sentence that says so."""
 HIDDEN = {

@@ -6,7 +6,6 @@ replicas, and starts their moves.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -140,15 +139,12 @@ def known_to(asked: Client | Connection) -> set[int]:
 def await_led_by_others(client: Client, node: int) -> None:
     """Elect the preferred replicas of the partitions that this node leads; return when it leads none. Raises
     CommandError naming the partitions that it still leads."""
-    from ottla.client.placement import moving
+    from ottla.client.placement.moving import hand_over
 
-    until = time.monotonic() + LED_S
-    while led := moving.led_by(client, node):
+    led = hand_over(client, node, LED_S)
+    if led:
         may_go = [place for place, in_sync in led.items() if set(in_sync) - {node}]
-        if not may_go or time.monotonic() > until:
-            raise CommandError(_still_leads(node, may_go or list(led), bool(may_go)))
-        moving.elect(client, may_go)
-        time.sleep(moving.LOOK_S)
+        raise CommandError(_still_leads(node, may_go or list(led), bool(may_go)))
 
 
 def _still_leads(node: int, led: list[TopicPartition], may_go: bool) -> str:

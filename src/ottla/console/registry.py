@@ -8,6 +8,7 @@ from ottla.console.page import Page
 from ottla.console.pages import (
     cluster,
     dead_letters,
+    drain,
     group,
     groups,
     kmq_dead_letters,
@@ -16,6 +17,7 @@ from ottla.console.pages import (
     message,
     messages,
     overview,
+    rebalance,
     security,
     share_group,
     share_groups,
@@ -42,6 +44,8 @@ PAGES: Final[tuple[Page, ...]] = (
     transactions.PAGE,
     transaction.PAGE,
     cluster.PAGE,
+    rebalance.PAGE,
+    drain.PAGE,
     security.PAGE,
 )
 """In the order of the navigation."""

@@ -20,6 +20,7 @@ from ottla.console import charts
 from ottla.console.page import Page, url
 from ottla.doctor.words import duration, size
 from ottla.escaping import visible, visible_lines
+from ottla.wording import counted
 
 HERE: Final = Path(__file__).parent
 UNKNOWN: Final = "?"
@@ -100,7 +101,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(lines=lines, number=number, size=sized, lasting=lasting, moment=moment, each=each)
+    found.filters.update(
+        lines=lines, number=number, size=sized, lasting=lasting, moment=moment, each=each, counted=counted
+    )
     found.globals.update(url=url, exact=exact, json_of=json_of, back_of=back_of, charts=charts)
     found.globals.update(ottla_version=__version__, static_version=static_version)
     found.globals["shell"] = found.get_template("macros.html").module.shell  # pyright: ignore[reportAttributeAccessIssue]

@@ -20,6 +20,7 @@ def subjects(topic: str, group: str, share: str, transactional_id: str) -> dict[
         "kmq_queue": {"name": topic},
         "kmq_dead_letters": {"name": topic},
         "transaction": {"name": transactional_id},
+        "drain": {"node": "1"},
     }
 
 

@@ -196,6 +196,19 @@ def elect(client: Client, places: Iterable[TopicPartition]) -> None:
         client.send(ElectLeadersRequest(topic_partitions=topics, timeout_ms=30_000))
 
 
+def hand_over(client: Client, node: int, wait_s: float) -> dict[TopicPartition, tuple[int, ...]]:
+    """Elect the preferred replicas of the partitions that this node leads, until it leads none that another replica in
+    sync could lead, or the time is over. Returns the partitions that it still leads, with their replicas in sync."""
+    until = time.monotonic() + wait_s
+    while led := led_by(client, node):
+        may_go = [place for place, in_sync in led.items() if set(in_sync) - {node}]
+        if not may_go or time.monotonic() > until:
+            return led
+        elect(client, may_go)
+        time.sleep(LOOK_S)
+    return {}
+
+
 def cut(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[at : at + size] for at in range(0, len(items), size))
 

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from ottla.client.client import Client
 from ottla.client.connection import Connection
-from ottla.client.errors import BrokerError
+from ottla.client.errors import BrokerError, check
 from ottla.client.placement.balance import Move
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
@@ -79,6 +79,15 @@ def limited(to: Client | Connection, kind: int, names: Sequence[str], keys: Sequ
         for result in to.send(DescribeConfigsRequest(resources=asked)).results
         if any(config.config_source == OWN[kind] for config in result.configs)
     }
+
+
+def rate_of(client: Client, node: int) -> int | None:
+    """The bytes a second that this node copies at most for moves, None without a limit. Raises ClientError."""
+    asked = DescribeConfigsRequest(resources=[DescribeConfigsResource(BROKER, str(node), list(RATES))])
+    (result,) = client.broker(node).send(asked).results
+    check(result.error_code, f"the configs of node {node}", result.error_message)
+    rates = [int(each.value) for each in result.configs if each.config_source == OWN[BROKER] and each.value]
+    return min(rates, default=None)
 
 
 def lift(client: Client, limited: Iterable[Resource]) -> list[str]:

@@ -1,8 +1,8 @@
-"""Shows nodes, replicas that are behind and how far, and moves with their progress; makes preferred replicas lead."""
+"""Shows nodes and replicas that are behind, and how far; makes preferred replicas lead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,18 +10,12 @@ from ottla.client.client import LATEST, TopicPartition
 from ottla.client.errors import UnsupportedVersionError, check
 from ottla.console.config_authors import load_changes
 from ottla.console.page import Change, Context, Done, InputError, Page, Paged, Part, Preview, View, paged
-from ottla.console.reading import DEBUGGING_REPLICA, leaders_of, metadata_of_all, offsets, sizes
-from ottla.doctor.words import count, place
-from ottla.escaping import visible
+from ottla.console.pages import cluster_moves
+from ottla.console.reading import DEBUGGING_REPLICA, leaders_of, metadata_of_all, offsets
+from ottla.doctor.words import count
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 
 TIMEOUT_MS: Final = 10_000
 PREFERRED: Final = 0
@@ -169,102 +163,6 @@ def load_behind(context: Context) -> Behind:
     return Behind(title="Replicas that are not in sync", command=command, paged=where, replicas=tuple(rows))
 
 
-# ---- moves ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class MoveRow:
-    """A partition that is being moved. `copied` and `size` are bytes: of the new replica that has the fewest, and of
-    the leader's log; None if unknown."""
-
-    topic: str
-    partition: int
-    replicas: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-    copied: int | None
-    size: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moves(View):
-    """The moves of partitions, a page of them."""
-
-    paged: Paged
-    moves: tuple[MoveRow, ...]
-
-
-def load_moves(context: Context) -> Moves:
-    """The ongoing moves and their progress."""
-    answer = context.client.send(ListPartitionReassignmentsRequest(TIMEOUT_MS, None))
-    check(answer.error_code, "the moves of partitions", answer.error_message)
-    found = sorted(((topic.name, part.partition_index), part) for topic in answer.topics for part in topic.partitions)
-    where, shown = paged(found, context.number("page", 1))
-    wanted = {each for each, _ in shown}
-    leaders = {each: leader for each, leader in leaders_of(metadata_of_all(context).topics).items() if each in wanted}
-    unseen: list[str] = []
-    whole = sizes(context, leaders, unseen=unseen)
-    copied: dict[TopicPartition, list[int]] = {}
-    for node_id in sorted({node_id for _, part in shown for node_id in part.adding_replicas}):
-        of_node = {each: node_id for each, part in shown if node_id in part.adding_replicas}
-        have = sizes(context, of_node, unseen=unseen)
-        for each in of_node:
-            copied.setdefault(each, []).append(have.get(each, 0))
-    rows = [move_row(each, part, whole, copied) for each, part in shown]
-    command = context.command("cluster", "describe")
-    return Moves(title="Moves", command=command, paged=where, moves=tuple(rows))
-
-
-def move_row(
-    each: TopicPartition, part: Any, whole: Mapping[TopicPartition, int], copied: Mapping[TopicPartition, list[int]]
-) -> MoveRow:
-    """The row of a move."""
-    return MoveRow(
-        *each,
-        tuple(part.replicas),
-        tuple(part.adding_replicas),
-        tuple(part.removing_replicas),
-        min(copied[each]) if each in copied else None,
-        whole.get(each),
-    )
-
-
-def move_named(context: Context) -> tuple[TopicPartition, Any]:
-    """The move that the address names. Raises InputError if it has ended."""
-    each = context.need("topic"), context.number("partition", 0)
-    answer = context.client.send(ListPartitionReassignmentsRequest(TIMEOUT_MS, None))
-    check(answer.error_code, "the moves of partitions", answer.error_message)
-    for topic in answer.topics:
-        for part in topic.partitions:
-            if (topic.name, part.partition_index) == each:
-                return each, part
-    raise InputError(f"{visible(place(each))} is not being moved.")
-
-
-def cancel_preview(context: Context) -> Preview:
-    """The effect of cancelling a move."""
-    each, part = move_named(context)
-    adding = ", ".join(map(str, part.adding_replicas)) or "none"
-    return Preview(
-        each[0],
-        (f"Cancels the move of {visible(place(each))}. The copies that nodes {adding} have made are deleted.",),
-        facts=(tuple(part.replicas), tuple(part.adding_replicas)),
-        command=context.command("topics", "reassign", each[0], "--cancel"),
-    )
-
-
-def cancel(context: Context) -> Done:
-    """Cancel the move."""
-    each, _ = move_named(context)
-    topic = ReassignableTopic(each[0], [ReassignablePartition(each[1], None)])
-    answer = context.client.send(AlterPartitionReassignmentsRequest(TIMEOUT_MS, topics=[topic]))
-    check(answer.error_code, visible(place(each)), answer.error_message)
-    for result in answer.responses:
-        for row in result.partitions:
-            check(row.error_code, visible(place(each)), row.error_message)
-    return Done(f"Cancelled the move of {visible(place(each))}.", "/cluster", {"partition": place(each)})
-
-
 # ---- preferred leaders ---------------------------------------------------------------------------------------------
 
 
@@ -313,11 +211,16 @@ PAGE: Final = Page(
     refresh_s=5,
     parts=(
         Part("behind", "Replicas that are not in sync", load_behind, refresh_s=5),
-        Part("moves", "Moves", load_moves, refresh_s=5),
+        Part("moves", "Moves", cluster_moves.load, refresh_s=5),
+        Part("throttle", "Throttle of moves", cluster_moves.load_throttle, refresh_s=30),
         Part("configs", "Changes of nodes' configs and of quotas", load_changes, refresh_s=30),
     ),
     changes=(
         Change("elect", "Make preferred replicas lead", elect_preview, elect, is_destructive=False),
-        Change("cancel-move", "Cancel the move", cancel_preview, cancel),
+        Change("cancel-move", "Cancel the move", cluster_moves.cancel_preview, cluster_moves.cancel),
+        Change("cancel-moves", "Cancel all moves", cluster_moves.cancel_all_preview, cluster_moves.cancel_all),
+        Change(
+            "finish-moves", "Finish the moves", cluster_moves.finish_preview, cluster_moves.finish, is_destructive=False
+        ),
     ),
 )
