@@ -11,8 +11,8 @@ from ottla.console.browsing.filters import filter_of
 from ottla.console.browsing.json_path import InvalidPathError, found_in, parsed
 from ottla.console.browsing.partitioner import murmur2, partition_of
 from ottla.console.browsing.texts import shown
-from ottla.console.page import InputError
-from ottla.console.pages.messages import caught_up, cursor_of, cursor_text, time_of
+from ottla.console.page import InputError, time_in
+from ottla.console.pages.messages import caught_up, cursor_of, cursor_text
 from ottla.protocol.records import Record
 
 ORDER = {"id": 7, "user": {"name": "ann", "odd name": 1.5}, "items": [{"sku": "a"}, {"sku": "b"}], "gift": None}
@@ -129,10 +129,10 @@ def test_positions_are_texts() -> None:
 
 
 def test_times_are_utc() -> None:
-    assert time_of("1970-01-01T00:00:01") == time_of("1970-01-01T01:00:01+01:00") == time_of("1000") == 1_000
+    assert time_in("1970-01-01T00:00:01") == time_in("1970-01-01T01:00:01+01:00") == time_in("1000") == 1_000
     for text in ("", "yesterday", "9999-99-99"):
         with pytest.raises(InputError):
-            time_of(text)
+            time_in(text)
 
 
 def test_a_live_page_skips_what_it_cannot_show() -> None:

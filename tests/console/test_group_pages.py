@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from ottla.console.page import time_in
 from ottla.console.pages.group import position_row
-from ottla.console.pages.group_changes import effect, time_of
+from ottla.console.pages.group_changes import effect
 from ottla.console.pages.group_past import lag_at, rebalances_of
 from ottla.console.pages.groups import matching
 from ottla.doctor.groups import Listed
@@ -102,7 +103,7 @@ def test_the_effect_of_a_move_in_words() -> None:
         "unchanged",
         "begins here",
     ]
-    assert time_of("1970-01-01T00:00:01Z") == time_of("1970-01-01T00:00:01") == 1000
+    assert time_in("1970-01-01T00:00:01Z") == time_in("1970-01-01T00:00:01") == 1000
 
 
 # ---- pages ---------------------------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ def test_resets_show_what_comes_again_and_what_is_skipped(
 @pytest.mark.parametrize(
     ("form", "sentence"),
     [
-        ({"to": "the first record since a time", "value": "soon"}, "The time must look like"),
+        ({"to": "the first record since a time", "value": "soon"}, "Give a time such as"),
         ({"to": "an offset", "value": "-1"}, "Give a whole number"),
         ({"to": "nowhere", "value": "1"}, "Choose where to move to."),
         ({"to": "the end", "other": "nothing"}, "There is no topic nothing."),

@@ -10,7 +10,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -19,6 +18,7 @@ from ottla.console.access import Lease
 from ottla.console.sessions import Session
 from ottla.console.settings import Settings
 from ottla.escaping import visible
+from ottla.times import is_storable, millis_of
 
 ROWS: Final = 50
 """Rows of one page of a list."""
@@ -77,10 +77,12 @@ class Context:
         return shlex.join(("ottla", *words, *self.settings.arguments))
 
 
-def utc_ms(text: str) -> int:
-    """Milliseconds since 1970 of a time in ISO 8601, in UTC if it names no zone. Raises ValueError or OverflowError."""
-    at = datetime.fromisoformat(text)
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+def time_in(text: str) -> int:
+    """Milliseconds since 1970 of a time that the user typed. Raises InputError."""
+    found = millis_of(text.strip())
+    if found is None or not is_storable(found):
+        raise InputError("Give a time such as 2026-01-31T12:00, in UTC, of the years 1970 to 9999.")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ottla.client.connection import Connection
 from ottla.client.errors import check
 from ottla.client.share_groups import alter_share_group_offsets
 from ottla.console.group_reading import group_of
-from ottla.console.page import Context, Done, Field, InputError, Preview, url, utc_ms
+from ottla.console.page import Context, Done, Field, InputError, Preview, time_in, url
 from ottla.console.reading import extents, leaders_at, leaders_of, offsets, topic_of
 from ottla.doctor.snapshot import SHARE, Group
 from ottla.doctor.words import count, place
@@ -205,7 +205,7 @@ def targets(
     if to == END:
         return dict(ends)
     if to == TIME:
-        found = offsets(context, leaders, time_of(value))
+        found = offsets(context, leaders, time_in(value))
         return {each: found[each] if found.get(each, -1) >= 0 else ends[each] for each in ends}
     number = number_of(value, least=0 if to == OFFSET else -(1 << 62))
     if to == OFFSET:
@@ -216,14 +216,6 @@ def targets(
     if without:
         raise InputError(f"The group has no offset to shift in {place(without[0])}.")
     return {each: group.committed[each].offset + number for each in ends}
-
-
-def time_of(text: str) -> int:
-    """Milliseconds since 1970. Raises InputError. A time without a zone is in UTC."""
-    try:
-        return max(0, utc_ms(text))
-    except (ValueError, OverflowError):
-        raise InputError("The time must look like 2026-01-31T08:00:00Z.") from None
 
 
 def number_of(text: str, least: int) -> int:

@@ -13,7 +13,7 @@ from ottla.console.browsing.filters import Filter, filter_of
 from ottla.console.browsing.partitioner import partition_of
 from ottla.console.browsing.scan import Found, Scan, Scanned
 from ottla.console.browsing.texts import AUTO, FORMATS, Shown, shown
-from ottla.console.page import Change, Context, Done, Field, InputError, Page, Part, Preview, View, url, utc_ms
+from ottla.console.page import Change, Context, Done, Field, InputError, Page, Part, Preview, View, time_in, url
 from ottla.console.producing import Wanted, append, headers_in, preview_of
 from ottla.console.reading import leaders_of, metadata_of_all, offsets, topic_of
 from ottla.escaping import visible
@@ -225,18 +225,8 @@ def positions(
         if not at.isascii() or not at.isdigit() or len(at) > 18:
             raise InputError("Name the offset to begin at, a number.")
         return dict.fromkeys(ends, int(at))
-    found = by_partition(offsets(context, asked.leaders, time_of(at)))
+    found = by_partition(offsets(context, asked.leaders, time_in(at)))
     return {each: found[each] if found.get(each, -1) >= 0 else end for each, end in ends.items()}
-
-
-def time_of(text: str) -> int:
-    """Milliseconds since 1970 of a time in ISO 8601 (UTC where it names no zone), or of such a number."""
-    if re.fullmatch(r"\d{1,15}", text, re.ASCII):
-        return int(text)
-    try:
-        return utc_ms(text.strip())
-    except (ValueError, OverflowError):
-        raise InputError("Name the time to begin at, such as 2026-01-31T12:00, in UTC.") from None
 
 
 def cursor_of(text: str) -> dict[int, int]:
@@ -258,7 +248,7 @@ def consume_options(asked: Asked, begins: str, at: str, limit: int) -> list[str]
     if begins == NEWEST:
         found += ["--offset", f"-{limit}"]
     elif begins == TIME:
-        found += ["--from-time", datetime.fromtimestamp(time_of(at) / 1000, UTC).isoformat()]
+        found += ["--from-time", datetime.fromtimestamp(time_in(at) / 1000, UTC).isoformat()]
     else:
         found += ["--offset", at if begins == OFFSET and asked.partition is not None else "earliest"]
     return [*found, "--max-records", str(limit), "--exit-at-end", "--format", "json"]
