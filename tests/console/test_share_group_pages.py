@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.client import Client
+from ottla.client.share_groups import Pause
 from ottla.client.share_member import ACCEPT, REJECT, RELEASE, Delivered, ShareMember
 from ottla.client.share_partitions import InFlight, RunState
-from ottla.console.group_reading import Pause
 from ottla.console.pages.share_group import doing, partition_row, total, why_nothing
 from ottla.doctor.snapshot import Committed, Group, Member
 from ottla.protocol.messages.incremental_alter_configs import (
@@ -181,7 +181,7 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
                 break
         else:
             raise AssertionError("there are not three dead letters")
-        assert [(each["reason"], each["topic"], each["letters"], each["waiting"]) for each in view["causes"]] == [
+        assert [(each["reason"], each["detail"], each["letters"], each["waiting"]) for each in view["causes"]] == [
             ("rejected", "tasks", 3, 3)
         ]
         assert {each["value"] for each in view["letters"]} == {"0", "1", "2"}

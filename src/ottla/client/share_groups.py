@@ -22,6 +22,7 @@ from ottla.protocol.messages.delete_share_group_offsets import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequestTopic,
 )
+from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -37,6 +38,19 @@ ARCHIVING = 3
 """The delivery state of a record whose dead letter is not written yet."""
 
 
+PAUSED = "share.delivery.paused"
+"""The config that pauses a share group. Only Ottla has it."""
+GROUP_CONFIGS = 32
+"""The resource type of a group, for configs."""
+
+
+class Pause(NamedTuple):
+    """A paused share group: since when, in ms, and by whom, if the node has recorded it."""
+
+    since_ms: int | None
+    by: str | None
+
+
 class ShareOffset(NamedTuple):
     """A group's position in one partition: -1 if the group has not read it yet, or if the lag is unknown."""
 
@@ -44,6 +58,22 @@ class ShareOffset(NamedTuple):
     partition: int
     start_offset: int
     lag: int
+
+
+def pauses_of(client: Client, groups: Sequence[str]) -> dict[str, Pause]:
+    """The pauses of those groups that are paused."""
+    if not groups:
+        return {}
+    names = [PAUSED, f"{PAUSED}.since.ms", f"{PAUSED}.by"]
+    asked = DescribeConfigsRequest([DescribeConfigsResource(GROUP_CONFIGS, group, names) for group in groups])
+    found: dict[str, Pause] = {}
+    for result in client.send(asked).results:
+        values = {each.name: each.value for each in result.configs}
+        if not result.error_code and values.get(PAUSED) == "true":
+            since = values.get(f"{PAUSED}.since.ms") or ""
+            since_ms = int(since) if since.isdigit() and int(since) else None
+            found[result.resource_name] = Pause(since_ms, values.get(f"{PAUSED}.by") or None)
+    return found
 
 
 def list_share_groups(client: Client) -> list[tuple[str, str]]:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping
 
 from ottla.client.client import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.console.page import Context, MissingError
-from ottla.console.reading import GROUP, leaders_at, offsets
+from ottla.console.reading import leaders_at, offsets
 from ottla.doctor.groups import Listed, described_on, listed_on
 from ottla.doctor.snapshot import Group
 from ottla.escaping import visible
-from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-
-PAUSED: Final = "share.delivery.paused"
-"""The config that pauses a share group."""
 
 
 def coordinated(context: Context, unseen: list[str]) -> dict[Listed, int]:
@@ -62,27 +56,3 @@ def group_of(context: Context, name: str) -> tuple[Group, int]:
             (group,) = described_on(context.client.broker(node_id), [listed])
             return group, node_id
     raise MissingError(" ".join((f"There is no group {visible(name)}.", *unseen)))
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A paused share group: since when, in ms, and by whom, if the node has recorded it."""
-
-    since_ms: int | None
-    by: str | None
-
-
-def pauses_of(context: Context, groups: Sequence[str]) -> dict[str, Pause]:
-    """The pauses of those share groups that are paused. Only Ottla has them; elsewhere none is found."""
-    if not groups:
-        return {}
-    names = [PAUSED, f"{PAUSED}.since.ms", f"{PAUSED}.by"]
-    asked = DescribeConfigsRequest([DescribeConfigsResource(GROUP, group, names) for group in groups])
-    found: dict[str, Pause] = {}
-    for result in context.client.send(asked).results:
-        values = {each.name: each.value for each in result.configs}
-        if not result.error_code and values.get(PAUSED) == "true":
-            since = values.get(f"{PAUSED}.since.ms") or ""
-            since_ms = int(since) if since.isdigit() and int(since) else None
-            found[result.resource_name] = Pause(since_ms, values.get(f"{PAUSED}.by") or None)
-    return found

@@ -42,9 +42,7 @@ def stick(bootstrap: str) -> Jobs:
 def is_paused(bootstrap: str) -> bool:
     """Whether the group is paused."""
     from ottla.client import Client
-    from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+    from ottla.client.share_groups import pauses_of
 
-    group, paused = 32, "share.delivery.paused"
     with Client(bootstrap) as client:
-        (result,) = client.send(DescribeConfigsRequest([DescribeConfigsResource(group, MAILERS, [paused])])).results
-    return any(each.value == "true" for each in result.configs)
+        return MAILERS in pauses_of(client, [MAILERS])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ottla.client.errors import check
-from ottla.console.group_reading import PAUSED, group_of, pauses_of
+from ottla.client.share_groups import PAUSED, pauses_of
+from ottla.console.group_reading import group_of
 from ottla.console.page import Context, Done, InputError, Preview, url
 from ottla.console.reading import GROUP
 from ottla.doctor.words import count
@@ -21,7 +22,7 @@ SET, DELETE = 0, 1
 def pause_preview(context: Context) -> Preview:
     """The members that will get no records."""
     group, _ = group_of(context, context.need("name"))
-    if group.name in pauses_of(context, [group.name]):
+    if group.name in pauses_of(context.client, [group.name]):
         raise InputError("The group is paused already.")
     members = count(len(group.members), "member")
     return Preview(
@@ -42,7 +43,7 @@ def pause(context: Context) -> Done:
 def resume_preview(context: Context) -> Preview:
     """The members that will get records again."""
     group, _ = group_of(context, context.need("name"))
-    if group.name not in pauses_of(context, [group.name]):
+    if group.name not in pauses_of(context.client, [group.name]):
         raise InputError("The group is not paused.")
     return Preview(
         group.name,

@@ -8,9 +8,10 @@ from typing import Final
 
 from ottla.client.client import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.share_groups import Pause, pauses_of
 from ottla.client.share_partitions import InFlight, RunState, ShareGroup, SharePartition, describe_share_partitions
 from ottla.console.config_authors import Configs, configs_view
-from ottla.console.group_reading import Pause, group_of, pauses_of
+from ottla.console.group_reading import group_of
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
 from ottla.console.pages import group_changes, share_changes
 from ottla.console.pages.group import MemberRow, member_row
@@ -103,7 +104,7 @@ def load(context: Context) -> ShareGroupView:
     group = share_group_of(context)
     unseen: list[str] = []
     parts = loaded(described(context, group.name, 0, unseen))
-    pause = pauses_of(context, [group.name]).get(group.name)
+    pause = pauses_of(context.client, [group.name]).get(group.name)
     rows = [partition_row(place, group, parts.get(place)) for place in sorted(group.committed.keys() | group.owned)]
     where, shown = paged(rows, context.number("page", 1))
     lag, held, archiving = (total(getattr(row, name) for row in rows) for name in ("lag", "held", "archiving"))

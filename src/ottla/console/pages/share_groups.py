@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.console.group_reading import Pause, coordinated, described, pauses_of
+from ottla.client.share_groups import Pause, pauses_of
+from ottla.console.group_reading import coordinated, described
 from ottla.console.page import Context, Page, Paged, View, paged
 from ottla.console.pages.groups import matching
 from ottla.doctor.snapshot import SHARE, Group
@@ -44,7 +45,7 @@ def load(context: Context) -> ShareGroups:
     found = matching((each for each in listed if each.type == SHARE), search, inactive=inactive)
     where, shown = paged(found, context.number("page", 1))
     groups = described(context, {each: listed[each] for each in shown}, unseen)
-    paused = pauses_of(context, [group.name for group in groups])
+    paused = pauses_of(context.client, [group.name for group in groups])
     return ShareGroups(
         title="Share groups",
         command=context.command("share-groups", "list"),
