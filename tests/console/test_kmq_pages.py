@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,6 +156,33 @@ def test_a_queue_with_its_messages_workers_and_what_is_overdue(visitor: User, qu
     assert "no address" in visitor.get("/kmq-dead-letters", name=QUEUE)
 
 
+def test_a_queue_with_names_of_its_own(visitor: User, console_broker: EmbeddedBroker) -> None:
+    """The address names them, links and commands keep them, and redrives are remembered in their group."""
+    config = KmqConfig(
+        queue="odd", markers="starts", dead_letters="dead", group_id="their workers", tracker_group_id="trackers"
+    )
+    queue = created(console_broker, config)
+    queue.send(b"waits")
+    write_letter(queue, b"bad", reason=Reason.REJECTED, text="no address", offset=0)
+    assert "there is no markers topic odd__markers" in visitor.get("/kmq-queue", 404, name="odd")
+    names = {"markers": "starts", "dead_letters": "dead", "group": "their workers", "tracker_group": "trackers"}
+    view = visitor.json("/kmq-queue", name="odd", **names)
+    assert (view["waiting"], view["letters"], view["group"], view["unseen"]) == (1, 1, "their workers", [])
+    options = "--markers starts --dead-letters dead --group 'their workers' --tracker-group trackers"
+    assert view["command"] == f"ottla kmq stats odd {options}"
+    link = re.search(r'href="(/kmq-dead-letters[^"]+)"', visitor.get("/kmq-queue", name="odd", **names))
+    assert link is not None
+    assert visitor.client.get(html.unescape(link[1])).status_code == 200
+    assert visitor.json("/kmq-dead-letters", name="odd", **names)["command"] == (
+        "ottla kmq redrive odd --markers starts --dead-letters dead --tracker-group trackers"
+    )
+    done = visitor.change("/kmq-dead-letters/redrive", "odd", form={"most": "10"}, name="odd", **names)
+    assert done.headers["location"] == link[1].replace("&amp;", "&")
+    assert [each.value() for each in queue.records("odd")] == [b"waits", b"bad"]
+    assert queue.committed("dead", "trackers-redrive") == 1
+    assert "three different topics" in visitor.get("/kmq-queue", 400, name="odd", markers="odd")
+
+
 def test_looking_at_a_queue_joins_no_group(visitor: User, queue: QueueStage) -> None:
     groups = {each["name"] for each in visitor.json("/groups")["groups"]}
     for path in ("/kmq-queues", "/kmq-queue", "/kmq-dead-letters"):
@@ -164,7 +193,7 @@ def test_looking_at_a_queue_joins_no_group(visitor: User, queue: QueueStage) -> 
 def test_what_is_no_queue(visitor: User, queue: QueueStage) -> None:
     assert "There is no topic nowhere." in visitor.get("/kmq-queue", 404, name="nowhere")
     other = f"{QUEUE}__markers"
-    assert "is no KMQ queue: it has no markers topic." in visitor.get("/kmq-queue", 404, name=other)
+    assert f"is no KMQ queue: there is no markers topic {other}__markers." in visitor.get("/kmq-queue", 404, name=other)
     assert "There is no topic" in visitor.get("/kmq-dead-letters", 404, name=other)
     assert visitor.get("/kmq-queue", 400, name="")
     assert "No queue matches." in visitor.get("/kmq-queues", q="nowhere")

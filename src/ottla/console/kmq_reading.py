@@ -1,6 +1,7 @@
 """Reads KMQ queues for pages: their topics and groups, the markers, the dead letters, within bounds.
 
-A queue is a topic with a markers topic beside it, named as `ottla kmq create` names them. Nothing here joins a group.
+A queue is a topic with a markers topic. An address names what `ottla kmq create` would name otherwise; such names are
+looked up in the cluster. Nothing here joins a group.
 """
 
 from __future__ import annotations
@@ -36,12 +37,42 @@ DONE_MAX: Final = 1_000_000
 """Offsets beyond the position of a redrive that were sent back."""
 
 
+NAMES: Final = {
+    "markers": "markers",
+    "dead_letters": "dead_letters",
+    "group": "group_id",
+    "tracker_group": "tracker_group_id",
+}
+"""The names in an address that differ from the default ones, and their fields of KmqConfig."""
+
+
 def config_named(context: Context) -> KmqConfig:
-    """The queue that the address names, with the default names of its topics and groups. Raises InputError."""
+    """The queue that the address names; names of its topics and groups that it lacks are the default ones. Raises
+    InputError."""
+    given: dict[str, Any] = {field: context.query.get(name, "").strip() for name, field in NAMES.items()}
     try:
-        return KmqConfig(queue=context.need("name"))
+        return KmqConfig(queue=context.need("name"), **given)
     except KmqRefusedError as refused:
         raise InputError(str(refused)) from None
+
+
+def names_of(config: KmqConfig) -> dict[str, str]:
+    """The query of an address that names this queue."""
+    usual = KmqConfig(queue=config.queue)
+    other = {name: getattr(config, field) for name, field in NAMES.items()}
+    return {
+        "name": config.queue,
+        **{name: value for name, value in other.items() if value != getattr(usual, NAMES[name])},
+    }
+
+
+def options_of(config: KmqConfig, *, of_workers: bool = True) -> list[str]:
+    """The options by which commands name this queue; `of_workers`: whether the command has one for their group."""
+    found: list[str] = []
+    for name, value in names_of(config).items():
+        if name != "name" and (of_workers or name != "group"):
+            found += [f"--{name.replace('_', '-')}", value]
+    return found
 
 
 def queue_names(topics: Iterable[str]) -> list[str]:
@@ -76,7 +107,9 @@ def topics_of(context: Context, config: KmqConfig) -> QueueTopics:
     try:
         markers = topic_of(context, config.markers)
     except MissingError:
-        raise MissingError(f"{visible(config.queue)} is no KMQ queue: it has no markers topic.") from None
+        raise MissingError(
+            f"{visible(config.queue)} is no KMQ queue: there is no markers topic {visible(config.markers)}."
+        ) from None
     (letters,) = context.client.metadata([config.dead_letters]).topics
     return QueueTopics(queue, markers, None if letters.error_code else letters)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -15,67 +12,17 @@ from ottla.client.dead_letters import (
     DeadLetterFilter,
     Letter,
     Pace,
-    Progress,
     Redrive,
     letter_of,
     records_of,
     run,
 )
-from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, View, url
+from ottla.console import letters
+from ottla.console.letters import CIRCLES, READ_MAX, DeadLetters, LetterRow, beginning, destinations, most_in, reason_in
+from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
 from ottla.console.reading import GROUP, configs
 from ottla.doctor.words import count
-from ottla.escaping import visible, visible_lines
-
-READ_MAX: Final = 500
-"""The newest records of each partition of the dead-letter topic that are read for the page."""
-SHOWN_MAX: Final = 200
-VALUE_BYTES: Final = 200
-SENT_MAX: Final = 5_000
-"""Dead letters that are sent back at once. The command has no such limit, and can keep to a rate."""
-CIRCLES: Final = 3
-"""A record that was sent back this often keeps failing."""
-ANY: Final = "any"
-
-
-@dataclass(frozen=True, slots=True)
-class LetterRow:
-    """A dead letter. `value` is the beginning of its record's value as text."""
-
-    partition: int
-    offset: int
-    topic: str
-    source_partition: int
-    source_offset: int
-    reason: str
-    deliveries: int
-    redrives: int
-    at_ms: int
-    is_back: bool
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """How many of the dead letters that were read have the same cause and topic."""
-
-    reason: str
-    topic: str
-    letters: int
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetters(View):
-    """The newest dead letters of a group. `circling` counts those whose record was sent back again and again."""
-
-    group: str
-    topic: str
-    letters: tuple[LetterRow, ...]
-    causes: tuple[Cause, ...]
-    read: int
-    read_max: int
-    waiting: int
-    circling: int
+from ottla.escaping import visible
 
 
 def topic_of_letters(context: Context) -> tuple[str, str]:
@@ -92,18 +39,12 @@ def load(context: Context) -> DeadLetters:
     group, topic = topic_of_letters(context)
     progress = opened(context, group, topic).progress
     found = newest(context, group, topic)
-    shown = sorted(found, key=lambda each: each.timestamp_ms, reverse=True)[:SHOWN_MAX]
     return DeadLetters(
         title=f"Dead letters of {visible(group)}",
         command=context.command("share-groups", "redrive", group),
-        group=group,
+        owner=group,
         topic=topic,
-        letters=tuple(row_of(each, is_back=each.offset in progress[each.partition]) for each in shown),
-        causes=causes_of(found, progress),
-        read=len(found),
-        read_max=READ_MAX,
-        waiting=sum(each.offset not in progress[each.partition] for each in found),
-        circling=sum(each.redrives >= CIRCLES for each in found),
+        **letters.facts_of([row_of(each, is_back=each.offset in progress[each.partition]) for each in found]),
     )
 
 
@@ -129,7 +70,6 @@ def newest(context: Context, group: str, topic: str) -> list[Letter]:
 
 def row_of(letter: Letter, *, is_back: bool) -> LetterRow:
     """The row of a dead letter."""
-    value = "" if letter.value is None else letter.value[:VALUE_BYTES].decode("utf-8", "replace")
     return LetterRow(
         letter.partition,
         letter.offset,
@@ -137,43 +77,26 @@ def row_of(letter: Letter, *, is_back: bool) -> LetterRow:
         letter.source_partition,
         letter.source_offset,
         letter.reason,
+        letter.topic,
         letter.deliveries,
         letter.redrives,
         letter.timestamp_ms,
         is_back,
-        visible_lines(value),
+        beginning(letter.value),
     )
-
-
-def causes_of(letters: Iterable[Letter], progress: dict[int, Progress]) -> tuple[Cause, ...]:
-    """The causes with their numbers, the most frequent first."""
-    all_, waiting = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for each in letters:
-        all_[each.reason, each.topic] += 1
-        waiting[each.reason, each.topic] += each.offset not in progress[each.partition]
-    return tuple(Cause(*cause, number, waiting[cause]) for cause, number in all_.most_common())
 
 
 # ---- redrive -------------------------------------------------------------------------------------------------------
 
 
 def redrive_fields(_: Context) -> tuple[Field, ...]:
-    return (
-        Field("reason", "Cause", "select", ANY, (ANY, *REASONS)),
-        Field("topic", "Only records of this topic", hint="Empty: of every topic."),
-        Field("most", "At most", "number", "1000", hint=f"Up to {SENT_MAX:,} at once, the oldest first."),
-    )
+    return letters.redrive_fields(REASONS, Field("topic", "Only records of this topic", hint="Empty: of every topic."))
 
 
 def wanted_in(context: Context) -> tuple[DeadLetterFilter, int]:
     """The dead letters that the form selects, and how many at most. Raises InputError."""
-    reason, topic = context.form.get("reason", ANY), context.form.get("topic", "").strip()
-    if reason != ANY and reason not in REASONS:
-        raise InputError("Choose a cause.")
-    most = context.form.get("most", "").strip()
-    if not (most.isascii() and most.isdigit() and 0 < int(most[:12]) <= SENT_MAX):
-        raise InputError(f"Give a number from 1 to {SENT_MAX:,}.")
-    return DeadLetterFilter(topic or None, None if reason == ANY else reason), int(most)
+    topic = context.form.get("topic", "").strip()
+    return DeadLetterFilter(topic or None, reason_in(context, REASONS)), most_in(context)
 
 
 def redrive_preview(context: Context) -> Preview:
@@ -183,13 +106,12 @@ def redrive_preview(context: Context) -> Preview:
     found = list(islice((each for each in opened(context, group, topic).letters() if wanted.takes(each)), most))
     if not found:
         raise InputError("No dead letter of this kind waits to be sent back.")
-    topics = Counter(each.topic for each in found)
     again = sum(each.redrives >= CIRCLES for each in found)
     options = [
         *([] if wanted.reason is None else ["--reason", wanted.reason]),
         *([] if wanted.topic is None else ["--topic", wanted.topic]),
     ]
-    where = ", ".join(f"{number:,} to {visible(name)}" for name, number in topics.most_common(5))
+    where = destinations(each.topic for each in found)
     warning = f"{count(again, 'record')} of them went back {CIRCLES} times or more and failed again."
     return Preview(
         group,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,11 +10,13 @@ from typing import Final
 from ottla.client.client import Client
 from ottla.client.dead_letters import OFFSETS_BY_NAME, append_records
 from ottla.client.errors import BrokerError, ClientError, check
+from ottla.console import letters
 from ottla.console.browsing.partitioner import partition_of
-from ottla.console.kmq_reading import Letters, config_named, read_letters, topic_of_letters
-from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, View, url
+from ottla.console.kmq_reading import Letters, config_named, names_of, options_of, read_letters, topic_of_letters
+from ottla.console.letters import CIRCLES, READ_MAX, DeadLetters, LetterRow, beginning, destinations, most_in, reason_in
+from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
 from ottla.doctor.words import count
-from ottla.escaping import visible, visible_lines
+from ottla.escaping import visible
 from ottla.kmq.config import KmqConfig
 from ottla.kmq.events import Reason
 from ottla.kmq.redrive import BATCH, METADATA_BYTES_MAX, Choice, Letter, redrive_group
@@ -29,59 +30,12 @@ from ottla.protocol.messages.offset_commit import (
 )
 from ottla.protocol.records import Record
 
-READ_MAX: Final = 500
-"""The newest records of each partition of the dead-letter topic that are read for the page."""
-SHOWN_MAX: Final = 200
-CAUSES_MAX: Final = 50
-VALUE_BYTES: Final = 200
-SENT_MAX: Final = 5_000
-"""Dead letters that are sent back at once. The command has no such limit, and can keep to a rate."""
-CIRCLES: Final = 3
-"""A message that was sent back this often keeps failing."""
-ANY: Final = "any"
-
-
-@dataclass(frozen=True, slots=True)
-class KmqLetterRow:
-    """A dead letter. `topic`, `source_partition` and `source_offset` are where its message was, if its headers say so.
-    `value` is the beginning of the value as text; `at_ms`: when it became a dead letter."""
-
-    partition: int
-    offset: int
-    topic: str | None
-    source_partition: int | None
-    source_offset: int | None
-    reason: str
-    text: str
-    deliveries: int | None
-    redrives: int
-    at_ms: int
-    is_back: bool
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class KmqCause:
-    """How many of the dead letters that were read have the same cause in the same words."""
-
-    reason: str
-    text: str
-    letters: int
-    waiting: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KmqDeadLetters(View):
-    """The newest dead letters of a queue. `circling` counts those whose message was sent back again and again."""
+class KmqDeadLetters(DeadLetters):
+    """The newest dead letters of a queue. `names`: the query of its address."""
 
-    queue: str
-    topic: str
-    letters: tuple[KmqLetterRow, ...]
-    causes: tuple[KmqCause, ...]
-    read: int
-    read_max: int
-    waiting: int
-    circling: int
+    names: Mapping[str, str]
     unseen: tuple[str, ...]
 
 
@@ -91,27 +45,21 @@ def load(context: Context) -> KmqDeadLetters:
     topic = topic_of_letters(context, config)
     unseen: list[str] = []
     found = read_letters(context, config, topic, unseen, newest=READ_MAX)
-    shown = sorted((row_of(each, found) for each in found.letters), key=lambda each: each.at_ms, reverse=True)
     return KmqDeadLetters(
         title=f"Dead letters of {visible(config.queue)}",
-        command=context.command("kmq", "redrive", config.queue),
-        queue=config.queue,
+        command=context.command("kmq", "redrive", config.queue, *options_of(config, of_workers=False)),
+        owner=config.queue,
         topic=topic.name,
-        letters=tuple(shown[:SHOWN_MAX]),
-        causes=causes_of(shown),
-        read=len(shown),
-        read_max=READ_MAX,
-        waiting=sum(not each.is_back for each in shown),
-        circling=sum(each.redrives >= CIRCLES for each in shown),
+        names=names_of(config),
         unseen=tuple(unseen),
+        **letters.facts_of([row_of(each, found) for each in found.letters]),
     )
 
 
-def row_of(letter: Letter, found: Letters) -> KmqLetterRow:
-    """The row of a dead letter."""
+def row_of(letter: Letter, found: Letters) -> LetterRow:
+    """The row of a dead letter; `at_ms`: when it became one."""
     source = letter.source
-    value = "" if letter.value is None else letter.value[:VALUE_BYTES].decode("utf-8", "replace")
-    return KmqLetterRow(
+    return LetterRow(
         letter.partition,
         letter.offset,
         source.topic,
@@ -123,47 +71,31 @@ def row_of(letter: Letter, found: Letters) -> KmqLetterRow:
         letter.redrives,
         letter.timestamp_ms if source.at_ms is None else source.at_ms,
         found.is_back(letter),
-        visible_lines(value),
+        beginning(letter.value),
     )
-
-
-def causes_of(rows: Iterable[KmqLetterRow]) -> tuple[KmqCause, ...]:
-    """The causes with their numbers, the most frequent first."""
-    all_, waiting = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for each in rows:
-        all_[each.reason, each.text] += 1
-        waiting[each.reason, each.text] += not each.is_back
-    return tuple(KmqCause(*cause, number, waiting[cause]) for cause, number in all_.most_common(CAUSES_MAX))
 
 
 # ---- redrive -------------------------------------------------------------------------------------------------------
 
 
 def redrive_fields(_: Context) -> tuple[Field, ...]:
-    return (
-        Field("reason", "Cause", "select", ANY, (ANY, *Reason)),
-        Field("partition", "Only messages of this partition", hint="Empty: of every partition."),
-        Field("most", "At most", "number", "1000", hint=f"Up to {SENT_MAX:,} at once, the oldest first."),
-    )
+    narrower = Field("partition", "Only messages of this partition", hint="Empty: of every partition.")
+    return letters.redrive_fields(Reason, narrower)
 
 
 def choice_in(context: Context) -> tuple[Choice, int, list[str]]:
     """The dead letters that the form selects, how many at most, and the options of the command. Raises InputError."""
-    reason, partition = context.form.get("reason", ANY), context.form.get("partition", "").strip()
-    if reason != ANY and reason not in set(Reason):
-        raise InputError("Choose a cause.")
+    reason, partition = reason_in(context, set(Reason)), context.form.get("partition", "").strip()
     if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
         raise InputError("Give the number of a partition, or nothing.")
-    most = context.form.get("most", "").strip()
-    if not (most.isascii() and most.isdigit() and 0 < int(most[:12]) <= SENT_MAX):
-        raise InputError(f"Give a number from 1 to {SENT_MAX:,}.")
+    most = most_in(context)
     options = [
         *(["--partition", str(int(partition))] if partition else []),
-        *([] if reason == ANY else ["--reason", reason]),
-        *("--max-records", most),
+        *([] if reason is None else ["--reason", reason]),
+        *("--max-records", str(most)),
     ]
-    chosen = None if reason == ANY else Reason(reason)
-    return Choice(partition=int(partition) if partition else None, reason=chosen), int(most), options
+    chosen = None if reason is None else Reason(reason)
+    return Choice(partition=int(partition) if partition else None, reason=chosen), most, options
 
 
 def chosen(context: Context, config: KmqConfig, choice: Choice, most: int) -> tuple[list[Letter], Letters]:
@@ -180,13 +112,12 @@ def redrive_preview(context: Context) -> Preview:
     """The dead letters that would be sent back."""
     config = config_named(context)
     choice, most, options = choice_in(context)
-    letters, found = chosen(context, config, choice, most)
-    if not letters:
+    sent, found = chosen(context, config, choice, most)
+    if not sent:
         rest = "" if found.is_over else " Only the oldest were read."
         raise InputError(f"No dead letter of this kind waits to be sent back.{rest}")
-    lost, again = sum(each.lost for each in letters), sum(each.redrives >= CIRCLES for each in letters)
-    went = Counter(each.source.topic or config.queue for each in letters if not each.lost)
-    where = ", ".join(f"{number:,} to {visible(name)}" for name, number in went.most_common(5)) or "none"
+    lost, again = sum(each.lost for each in sent), sum(each.redrives >= CIRCLES for each in sent)
+    where = destinations(each.source.topic or config.queue for each in sent if not each.lost)
     warnings = [
         (again, f"{count(again, 'message')} of them went back {CIRCLES} times or more and failed again."),
         (lost, f"{count(lost, 'dead letter')} of them have no message to send: it was lost. They count as done."),
@@ -194,16 +125,18 @@ def redrive_preview(context: Context) -> Preview:
     ]
     return Preview(
         config.queue,
-        (f"Sends {count(len(letters) - lost, 'message')} back: {where}. Every group that reads the topic gets them.",),
+        (f"Sends {count(len(sent) - lost, 'message')} back: {where}. Every group that reads the topic gets them.",),
         tuple(sentence for holds, sentence in warnings if holds),
         ("Dead letter", "Topic", "Partition", "Offset", "Cause", "Reason", "Deliveries", "Went back"),
         tuple(
             (f"{each.partition}:{each.offset}", each.source.topic, each.source.partition, each.source.offset,
              each.source.reason, each.source.text, each.source.delivery_count, each.redrives)
-            for each in letters[:50]
+            for each in sent[:50]
         ),
-        facts=[(each.partition, each.offset) for each in letters],
-        command=context.command("kmq", "redrive", config.queue, *options, "--execute"),
+        facts=[(each.partition, each.offset) for each in sent],
+        command=context.command(
+            "kmq", "redrive", config.queue, *options_of(config, of_workers=False), *options, "--execute"
+        ),
     )  # fmt: skip
 
 
@@ -211,11 +144,11 @@ def redrive(context: Context) -> Done:
     """Send the dead letters back, and commit after each batch which of them are done."""
     config = config_named(context)
     choice, most, _ = choice_in(context)
-    letters, found = chosen(context, config, choice, most)
-    counts = {each: len(context.client.topic(each).leaders) for each in {config.queue, *topics_in(letters)}}
-    for partition in sorted({each.partition for each in letters}):
+    sent, found = chosen(context, config, choice, most)
+    counts = {each: len(context.client.topic(each).leaders) for each in {config.queue, *topics_in(sent)}}
+    for partition in sorted({each.partition for each in sent}):
         progress = found.done[partition]
-        ours = [each for each in letters if each.partition == partition]
+        ours = [each for each in sent if each.partition == partition]
         for batch in (ours[at : at + BATCH] for at in range(0, len(ours), BATCH)):
             position, metadata = progress.position(each.offset for each in batch)
             if len(metadata) > METADATA_BYTES_MAX:
@@ -227,14 +160,14 @@ def redrive(context: Context) -> Done:
             for each in batch:
                 progress.add(each.offset)
             commit(context.client, config, partition, progress, position, metadata)
-    lost = sum(each.lost for each in letters)
-    details = {"queue": config.queue, "sent_back": len(letters) - lost, "lost": lost}
-    sentence = f"Sent {count(len(letters) - lost, 'message')} of {visible(config.queue)} back."
-    return Done(sentence, url("/kmq-dead-letters", name=config.queue), details)
+    lost = sum(each.lost for each in sent)
+    details = {"queue": config.queue, "sent_back": len(sent) - lost, "lost": lost}
+    sentence = f"Sent {count(len(sent) - lost, 'message')} of {visible(config.queue)} back."
+    return Done(sentence, url("/kmq-dead-letters", **names_of(config)), details)
 
 
-def topics_in(letters: Iterable[Letter]) -> set[str]:
-    return {each.source.topic for each in letters if each.source.topic and not each.lost}
+def topics_in(sent: Iterable[Letter]) -> set[str]:
+    return {each.source.topic for each in sent if each.source.topic and not each.lost}
 
 
 def send(client: Client, config: KmqConfig, letters: Sequence[Letter], counts: Mapping[str, int]) -> None:

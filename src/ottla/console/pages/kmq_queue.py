@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.client import TopicPartition
-from ottla.console.kmq_reading import Followed, Span, config_named, followed, groups_of, topics_of
+from ottla.console.kmq_reading import (
+    Followed,
+    Span,
+    config_named,
+    followed,
+    groups_of,
+    names_of,
+    options_of,
+    topics_of,
+)
 from ottla.console.page import Context, Page, Paged, View, paged
 from ottla.console.pages.group import MemberRow, member_row
 from ottla.console.reading import extents
@@ -49,10 +58,12 @@ class WorkRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KmqQueueView(View):
-    """The queue. Numbers of all partitions are None if one is not known. `letters` counts dead letters, `letters_left`
-    those that no redrive has read; None without a dead-letter topic. `left_out` counts markers that were not read."""
+    """The queue. `names`: the query of its address. Numbers of all partitions are None if one is not known. `letters`
+    counts dead letters, `letters_left` those that no redrive has read; None without a dead-letter topic. `left_out`
+    counts markers that were not read."""
 
     name: str
+    names: Mapping[str, str]
     markers: str
     dead_letters: str
     group: str
@@ -97,8 +108,9 @@ def load(context: Context) -> KmqQueueView:
     waiting, overdue = whole(each.waiting for each in rows), whole(each.overdue for each in rows)
     return KmqQueueView(
         title=f"KMQ queue {visible(config.queue)}",
-        command=context.command("kmq", "stats", config.queue),
+        command=context.command("kmq", "stats", config.queue, *options_of(config)),
         name=config.queue,
+        names=names_of(config),
         markers=config.markers,
         dead_letters=config.dead_letters,
         group=config.group_id,

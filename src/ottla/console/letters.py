@@ -1,0 +1,127 @@
+"""Makes the view of dead letters that share groups and KMQ queues have in common, and reads the form that sends them
+back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ottla.console.page import Context, Field, InputError, View
+from ottla.escaping import visible, visible_lines
+
+READ_MAX: Final = 500
+"""The newest records of each partition of the dead-letter topic that are read for the page."""
+SHOWN_MAX: Final = 200
+CAUSES_MAX: Final = 50
+VALUE_BYTES: Final = 200
+SENT_MAX: Final = 5_000
+"""Dead letters that are sent back at once. The commands have no such limit, and can keep to a rate."""
+CIRCLES: Final = 3
+"""A record that was sent back this often keeps failing."""
+ANY: Final = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    """A dead letter. `topic`, `source_partition` and `source_offset` are where its record was, if that is known.
+    `detail`: what tells causes of one kind apart. `value` is the beginning of the value as text."""
+
+    partition: int
+    offset: int
+    topic: str | None
+    source_partition: int | None
+    source_offset: int | None
+    reason: str
+    detail: str
+    deliveries: int | None
+    redrives: int
+    at_ms: int
+    is_back: bool
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """How many of the dead letters that were read have the same cause and detail."""
+
+    reason: str
+    detail: str
+    letters: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters(View):
+    """The newest dead letters of a share group or a queue, `owner`. `circling` counts those whose record was sent back
+    again and again."""
+
+    owner: str
+    topic: str
+    letters: tuple[LetterRow, ...]
+    causes: tuple[Cause, ...]
+    read: int
+    read_max: int
+    waiting: int
+    circling: int
+
+
+def facts_of(rows: Sequence[LetterRow]) -> dict[str, Any]:
+    """The fields of a view with these dead letters."""
+    shown = sorted(rows, key=lambda each: each.at_ms, reverse=True)
+    return {
+        "letters": tuple(shown[:SHOWN_MAX]),
+        "causes": causes_of(rows),
+        "read": len(rows),
+        "read_max": READ_MAX,
+        "waiting": sum(not each.is_back for each in rows),
+        "circling": sum(each.redrives >= CIRCLES for each in rows),
+    }
+
+
+def causes_of(rows: Iterable[LetterRow]) -> tuple[Cause, ...]:
+    """The causes with their numbers, the most frequent first."""
+    all_, waiting = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for each in rows:
+        all_[each.reason, each.detail] += 1
+        waiting[each.reason, each.detail] += not each.is_back
+    return tuple(Cause(*cause, number, waiting[cause]) for cause, number in all_.most_common(CAUSES_MAX))
+
+
+def beginning(value: bytes | None) -> str:
+    """The beginning of a value as text."""
+    return "" if value is None else visible_lines(value[:VALUE_BYTES].decode("utf-8", "replace"))
+
+
+# ---- redrive -------------------------------------------------------------------------------------------------------
+
+
+def redrive_fields(reasons: Iterable[str], narrower: Field) -> tuple[Field, ...]:
+    """The form that selects dead letters: by one of these causes, by one more field, and how many."""
+    return (
+        Field("reason", "Cause", "select", ANY, (ANY, *reasons)),
+        narrower,
+        Field("most", "At most", "number", "1000", hint=f"Up to {SENT_MAX:,} at once, the oldest first."),
+    )
+
+
+def reason_in(context: Context, reasons: Iterable[str]) -> str | None:
+    """The cause in the form, None for any. Raises InputError."""
+    reason = context.form.get("reason", ANY)
+    if reason != ANY and reason not in reasons:
+        raise InputError("Choose a cause.")
+    return None if reason == ANY else reason
+
+
+def most_in(context: Context) -> int:
+    """How many dead letters to send back at most. Raises InputError."""
+    most = context.form.get("most", "").strip()
+    if not (most.isascii() and most.isdigit() and 0 < int(most[:12]) <= SENT_MAX):
+        raise InputError(f"Give a number from 1 to {SENT_MAX:,}.")
+    return int(most)
+
+
+def destinations(topics: Iterable[str]) -> str:
+    """Where records go, with their numbers: "3 to orders, 1 to returns"."""
+    return ", ".join(f"{number:,} to {visible(name)}" for name, number in Counter(topics).most_common(5)) or "none"
