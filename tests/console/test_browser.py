@@ -103,6 +103,15 @@ def test_a_phone_in_either_colour_scheme(browser: Browser, console_address: str,
         assert not found.errors
 
 
+def test_the_navigation_fits_in_one_line(opened: Opened) -> None:
+    opened.go("/topics")
+    rows = "new Set([...document.querySelectorAll('header nav li')].map((each) => each.offsetTop)).size"
+    for width in (1024, 1100, 1180, 1280):
+        opened.page.set_viewport_size({"width": width, "height": 800})
+        assert opened.page.evaluate(rows) == 1, width
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_an_injected_script_is_blocked(browser: Browser, console_address: str) -> None:
     """So the absence of errors in the other tests means something."""
     with open_page(browser, console_address) as found:

@@ -186,7 +186,7 @@ def test_a_rebalance_and_a_drain_on_several_nodes(visitor: User) -> None:
         topics = [CreatableTopic(name, -1, -1, assignments=placed)]
         (made,) = client.send(CreateTopicsRequest(topics=topics, timeout_ms=30_000)).topics
         assert not made.error_code, made.error_message
-        soon(lambda: len(client.topic(name).leaders) == 6)
+        soon(lambda: [each.leader_id >= 0 for each in client.metadata([name]).topics[0].partitions] == [True] * 6)
         for index in range(6):
             client.produce_raw(name, index, bytes(build_batch([Record(0, 1_700_000_000_000, None, bytes(9_000))])))
     proposal = visitor.json("/rebalance")

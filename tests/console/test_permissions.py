@@ -349,6 +349,16 @@ def test_hidden_records_are_on_no_page(broker: EmbeddedBroker) -> None:
     clients.close()
 
 
+def test_a_record_that_may_not_be_read_is_not_missing(guests: dict[str, User]) -> None:
+    """`ada` may describe the topic, so the console says what is lacking."""
+    place = {"topic": "parcels", "partition": 0, "offset": 0}
+    form = {"step": "preview", "target": "orders"}
+    answers = [guests[ADA].client.get(address(f"/message{end}", place)) for end in ("", ".json", "/download/value")]
+    for answer in (*answers, guests[ADA].post("/message/resend", form, place)):
+        assert (answer.status_code, "TOPIC_AUTHORIZATION_FAILED" in answer.text) == (403, True), answer.text
+    assert guests[ADMIN].client.get(address("/message", {**place, "offset": 999})).status_code == 404
+
+
 @pytest.mark.parametrize("user", [ADA, GUEST])
 def test_a_hidden_thing_looks_like_a_missing_one(guests: dict[str, User], user: str) -> None:
     """An answer does not tell that a topic, group or transactional id exists."""

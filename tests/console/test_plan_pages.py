@@ -214,6 +214,8 @@ def test_a_node_is_killed_while_it_gets_replicas(users: dict[str, User], three: 
     assert {tuple(each["adding"]) for each in moved(admin)} == {(3,)}
     assert "have not ended: wait" in admin.post("/rebalance/start", {"step": "preview"}).text
     assert "have not ended: wait" in admin.get("/cluster/finish-moves", 400)
+    view = admin.json("/drain", node=1, replicas="yes")
+    assert (view["leaving"], view["hosts"], view["under_way"]) == (2, 3, 3)
     three.kill(3)
     soon(lambda: any(each["down"] == [3] for each in moved(admin)))
     assert "waits for node 3, which is down" in admin.get("/cluster/part/moves")

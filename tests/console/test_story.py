@@ -45,7 +45,15 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     expect(page.get_by_text("Paused since")).to_contain_text(
         f"more than {LETTERS_A_MINUTE} dead letters within a minute"
     )
-    expect(page.get_by_text("the group has paused itself")).to_be_visible()
+    reason, records = (
+        page.get_by_text("the group has paused itself"),
+        page.get_by_role("heading", name="Records in flight"),
+    )
+    expect(reason).to_be_visible()
+    above, below = reason.bounding_box(), records.bounding_box()
+    assert above is not None
+    assert below is not None
+    assert above["y"] < below["y"]
     page.get_by_role("link", name="dead letters", exact=True).click()
     expect(page.get_by_role("region", name="Causes").get_by_role("row", name=f"rejected {MAILS}")).to_be_visible()
     page.get_by_role("link", name=MAILERS, exact=True).click()

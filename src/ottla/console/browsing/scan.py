@@ -70,7 +70,8 @@ class Budget:
 @dataclass(frozen=True, slots=True)
 class Scanned:
     """The records that were found, in the order of the request, and the positions from which to continue. `is_over`:
-    nothing is left. `troubles` are sentences about partitions that could not be read."""
+    nothing is left. `troubles` are sentences about partitions that could not be read, `failure` is the first answer or
+    connection that failed."""
 
     found: list[Found]
     positions: dict[int, int]
@@ -78,6 +79,7 @@ class Scanned:
     records: int
     size: int
     troubles: tuple[str, ...] = ()
+    failure: ClientError | None = None
 
 
 # ---- batches -------------------------------------------------------------------------------------------------------
@@ -165,6 +167,7 @@ class Scan:
         self.client, self.topic, self.search = client, topic, search
         self.budget = budget or Budget()
         self.troubles: dict[str, None] = {}
+        self.failure: ClientError | None = None
         self._plain: set[int] = set()
         """Partitions that are read up to their end, beyond the last stable offset."""
         self._failed: set[int] = set()
@@ -238,7 +241,7 @@ class Scan:
 
     def _scanned(self, taken: list[Found], positions: dict[int, int], is_over: bool) -> Scanned:
         budget = self.budget
-        return Scanned(taken, positions, is_over, budget.records, budget.spent, tuple(self.troubles))
+        return Scanned(taken, positions, is_over, budget.records, budget.spent, tuple(self.troubles), self.failure)
 
     def _round(self, wanted: Mapping[int, tuple[int, int]]) -> dict[int, tuple[list[Found], int]]:
         """One fetch from each leader: the matches and the offset after what was read, by partition."""
@@ -273,7 +276,7 @@ class Scan:
         leaders = self.client.known_topic(self.topic).leaders
         for partition in partitions:
             if leaders[partition] < 0:
-                self._fail([partition], f"Partition {partition} has no leader.")
+                self._fail([partition], ClientError(f"Partition {partition} has no leader."))
                 continue
             fetch = PartitionFetch(self.topic, partition, wanted[partition][0], PART_BYTES)
             by_leader.setdefault(leaders[partition], []).append(fetch)
@@ -291,22 +294,23 @@ class Scan:
             except RecordsHiddenError:
                 raise
             except ClientError as failure:
-                self._fail([each.partition for each in rows], f"Node {node_id}: {failure}")
+                self._fail([each.partition for each in rows], failure, f"Node {node_id}: {failure}")
                 continue
             for (_, partition), part in parts.items():
                 self.budget.spend(len(part.records))
                 try:
                     check(part.error_code, f"partition {partition}")
                 except BrokerError as refused:
-                    self._fail([partition], str(refused))
+                    self._fail([partition], refused)
                 else:
                     results[partition] = part
         return results
 
-    def _fail(self, partitions: Iterable[int], sentence: str) -> None:
+    def _fail(self, partitions: Iterable[int], failure: ClientError, sentence: str = "") -> None:
         """Leave partitions out for the rest of the request."""
         self._failed.update(partitions)
-        self.troubles[sentence] = None
+        self.failure = self.failure or failure
+        self.troubles[sentence or str(failure)] = None
 
 
 def _in_offset_order(matches: list[Found], *, newest_first: bool) -> list[Found]:

@@ -43,9 +43,9 @@ class CannotRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain(Plan):
-    """The plan for one node. `replicas`: whether its replicas leave it too, or only its leaders. `leads` and `hosts`
-    count partitions. `cannot` are the first of `cannot_in_all` that cannot leave; if replicas cannot, nothing is
-    moved."""
+    """The plan for one node. `replicas`: whether its replicas leave it too, or only its leaders. `leads`, `hosts` and
+    `leaving` count partitions: those that leave it already are not among those that it hosts. `cannot` are the first of
+    `cannot_in_all` that cannot leave; if replicas cannot, nothing is moved."""
 
     node: int
     rack: str | None
@@ -53,6 +53,7 @@ class Drain(Plan):
     replicas: bool
     leads: int
     hosts: int
+    leaving: int
     cannot: tuple[CannotRow, ...]
     cannot_in_all: int
 
@@ -84,6 +85,7 @@ def load(context: Context) -> Drain:
         replicas=replicas,
         leads=sum(leader == node for leader in plan.layout.leaders.values()),
         hosts=sum(node in each.nodes for each in plan.layout.places),
+        leaving=sum(node in each.removing for each in plan.layout.moved.values()),
         cannot=tuple(CannotRow(*place, why) for place, why in list(cannot.items())[:CANNOT_MAX]),
         cannot_in_all=len(cannot),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ottla.client.errors import BrokerError, ClientError
 from ottla.console.browsing.filters import Filter
 from ottla.console.browsing.scan import Found, Scan
 from ottla.console.page import (
@@ -25,6 +26,7 @@ from ottla.console.pages.messages import MessageRow, format_of, row_of
 from ottla.console.producing import Wanted, append, preview_of
 from ottla.console.reading import topic_of
 from ottla.escaping import visible
+from ottla.protocol.errors import ErrorCode
 
 CHARS_MAX: Final = 200_000
 
@@ -42,17 +44,23 @@ class Message(View):
 
 
 def found_at(context: Context) -> Found:
-    """The record that the address names. Raises MissingError."""
+    """The record that the address names. Raises MissingError, and ClientError if it cannot be read."""
     name, partition, offset = context.need("topic"), context.number("partition", 0), context.number("offset", 0)
     topic = topic_of(context, name)
     if partition >= len(topic.partitions):
         raise MissingError(f"{visible(name)} has no partition {partition}.")
     scan = Scan(context.client, name, Filter(texts={}))
     scanned = scan.forwards({partition: offset}, {partition: offset + 1}, 1)
+    if scanned.failure is not None and not is_out_of_range(scanned.failure):
+        raise scanned.failure
     if not scanned.found:
         why = scanned.troubles[0] if scanned.troubles else "It was deleted, compacted away, or not written yet."
         raise MissingError(f"There is no record at offset {offset} of {visible(name)}-{partition}. {why}")
     return scanned.found[0]
+
+
+def is_out_of_range(failure: ClientError) -> bool:
+    return isinstance(failure, BrokerError) and failure.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def load(context: Context) -> Message:
