@@ -99,8 +99,9 @@ def test_a_node_is_killed_while_one_looks(browser: Browser, three: EmbeddedClust
     """The page says so, goes on by itself, and offers to give the leaders back."""
     settings = Settings(three.bootstrap_servers, frozenset())
     with served(settings) as address, open_page(browser, address) as found:
-        found.go("/cluster")
-        assert found.accessibility() == []
+        for path in ("/rebalance", "/drain?node=2", "/drain?node=2&replicas=yes", "/cluster"):
+            found.go(path)
+            assert found.accessibility() == [], path
         nodes = found.page.get_by_role("region", name="Nodes")
         expect(nodes.get_by_role("cell", name="up")).to_have_count(3)
         three.kill(1)
