@@ -11,7 +11,7 @@ help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## make .venv and install everything the project is worked on with
-	@sh -c '. ./tools/venv.sh; prepare_venv dev --editable ".[spark,console]" --group dev'
+	@sh -c '. ./tools/venv.sh; prepare_venv dev --editable ".[spark,console,schemas]" --group dev'
 
 test:  ## run the tests (ARGS="tests/log -k recovery")
 	./test $(ARGS)

@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from ottla.client.errors import ClientError
-from ottla.console.browsing.scan import NONE, Found
+from ottla.console.browsing.found import Found
+from ottla.console.browsing.scan import NONE
 from ottla.console.kmq_reading import Span, done_from, follow, queue_names
 from ottla.console.pages.kmq_queue import doing, partition_row, spans_of, whole, why_of, work_rows
 from ottla.doctor.snapshot import Committed, Group

@@ -77,6 +77,7 @@ Properties = Annotated[
 Output = Annotated[Format, typer.Option("--format", help="Format of the output: table or json (default table).")]
 
 LOCAL = "localhost:9092"
+OF_REGISTRY = "schema.registry."
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,13 @@ class Cluster:
     def given_properties(self) -> dict[str, str]:
         """Client properties from the file or profile and the arguments, which override it; raises CommandError if they
         cannot be read. The file's bootstrap.servers replace the default address only, as in Kafka's tools."""
+        return {name: value for name, value in self._properties().items() if not name.startswith(OF_REGISTRY)}
+
+    def registry_properties(self) -> dict[str, str]:
+        """The properties about a schema registry, which clients of Kafka do not know. Raises CommandError."""
+        return {name: value for name, value in self._properties().items() if name.startswith(OF_REGISTRY)}
+
+    def _properties(self) -> dict[str, str]:
         if self.command_config and self.profile:
             raise UsageError("--command-config and --profile both name client properties: use one of them.")
         read = read_properties(str(self.command_config)) if self.command_config else {}

@@ -17,9 +17,11 @@ from ottla.cli.connection import HERE, LOCAL, Cluster, address, client_propertie
 from ottla.cli.console_process import DEFAULT, end_with_parent
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, UsageError, say
+from ottla.cli.schemas import SchemaRegistry, registry_of
 
 if TYPE_CHECKING:
     from ottla.console.settings import Settings
+    from ottla.schemas.registry import RegistrySettings
 
 EPILOG = "Example: ottla console --bootstrap localhost:9092 --listen 127.0.0.1:9080"
 
@@ -62,6 +64,7 @@ def console(
     tls_cert: Certificate = None,
     tls_key: Key = None,
     host_name: Names = None,
+    schema_registry: SchemaRegistry = None,
     cluster: Cluster = HERE,
 ) -> None:
     """Show a cluster in the browser; works on any Kafka.
@@ -79,7 +82,10 @@ def console(
     if tls_key is not None and tls_cert is None:
         raise UsageError("--tls-key needs --tls-cert.")
     host, port = address(listen)
-    settings = settings_of(cluster, read_only=read_only, no_records=no_records, is_https=tls_cert is not None)
+    registry = registry_of(cluster, schema_registry)
+    settings = settings_of(
+        cluster, read_only=read_only, no_records=no_records, is_https=tls_cert is not None, registry=registry
+    )
     try:
         serving.require_safe(host, is_https=settings.is_https, mechanism=settings.mechanism)
         listener = serving.bound(host, port)
@@ -102,7 +108,14 @@ def console(
         server.run(sockets=[listener])
 
 
-def settings_of(cluster: Cluster, *, read_only: bool, is_https: bool, no_records: bool = False) -> Settings:
+def settings_of(
+    cluster: Cluster,
+    *,
+    read_only: bool,
+    is_https: bool,
+    no_records: bool = False,
+    registry: RegistrySettings | None = None,
+) -> Settings:
     """The console's settings for a cluster; raises CommandError if it cannot be reached."""
     from ottla.console.settings import Settings
 
@@ -120,6 +133,7 @@ def settings_of(cluster: Cluster, *, read_only: bool, is_https: bool, no_records
         mechanism=(mechanism or "SCRAM-SHA-256") if asks else None,
         read_only=read_only,
         no_records=no_records,
+        registry=registry,
         is_https=is_https,
         arguments=arguments_of(cluster),
     )

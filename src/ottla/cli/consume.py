@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +34,7 @@ from ottla.cli.consume_share import SILENT_S, Acknowledging, ShareReading, consu
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, UsageError, counted, say
 from ottla.cli.printing import Columns, Shape, Shown, of_message, printer
+from ottla.cli.schemas import SchemaRegistry, decoding, registry_of
 from ottla.cli.times import parse_time
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def consume(
     headers: Annotated[bool, typer.Option("--headers", help="Print headers in text format.")] = False,
     offsets: Annotated[bool, typer.Option("--offsets", help="Print partition and offset in text format.")] = False,
     format: FormatOption = Shape.TEXT,
+    schema_registry: SchemaRegistry = None,
     cluster: Cluster = HERE,
 ) -> None:
     """Print records as they arrive, until Ctrl-C or the limit of -n, --timeout or --exit-at-end."""
@@ -161,13 +163,19 @@ def consume(
             "--from-time goes without --group, --share, --offset and --from-beginning; "
             "reset-offsets --to-datetime moves a group."
         )
+    registry = registry_of(cluster, schema_registry)
     given = client_properties(cluster)
-    if share is not None:
-        acked = ack or Acknowledging.ACCEPT
-        count = consume_share(given, ShareReading(share, topics, acked, from_beginning, shown, records, timeout))
-    else:
-        start = Start(partition, offset, from_beginning, since_ms)
-        count = consume_topics(given, topics, group, start, shown, records, timeout, exit_at_end)
+    with ExitStack() as stack:
+        show = shown
+        if registry is not None:
+            decode = decoding(registry, tell, stack)
+            show = lambda record: shown(decode(record))  # noqa: E731
+        if share is not None:
+            acked = ack or Acknowledging.ACCEPT
+            count = consume_share(given, ShareReading(share, topics, acked, from_beginning, show, records, timeout))
+        else:
+            start = Start(partition, offset, from_beginning, since_ms)
+            count = consume_topics(given, topics, group, start, show, records, timeout, exit_at_end)
     say(f"{counted(count, 'record')}.", err=True)
 
 

@@ -6,6 +6,7 @@ The formats are those of kafka-console-consumer.sh and kcat.
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from ottla.client.share_member import Delivered
+    from ottla.schemas.decoder import Decoded
 
 TIMESTAMP_TYPES = ("NoTimestampType", "CreateTime", "LogAppendTime")
 
@@ -50,6 +52,9 @@ class Shown(NamedTuple):
     value: bytes | str | None
     delivery_count: int | None = None
     """How often a share group has delivered it, including this delivery; None without a share group."""
+    decoded_key: Decoded | None = None
+    decoded_value: Decoded | None = None
+    """What schemas made of key and value; None for one without a schema."""
 
 
 def of_message(message: Message) -> Shown:
@@ -80,6 +85,7 @@ def printer(format: str, columns: Columns) -> Callable[[Shown], str]:
 def as_json(record: Shown) -> str:
     """A record as one line of JSON; bytes that are not UTF-8 text are {"base64": ...}."""
     delivered = {} if record.delivery_count is None else {"delivery_count": record.delivery_count}
+    schemas = {"key_schema": record.decoded_key, "value_schema": record.decoded_value}
     return json_text(
         {
             "topic": record.topic,
@@ -88,11 +94,17 @@ def as_json(record: Shown) -> str:
             "timestamp": record.timestamp_ms,
             "timestamp_type": TIMESTAMP_TYPES[record.timestamp_type],
             "headers": [[plain(name), plain(value)] for name, value in record.headers],
-            "key": plain(record.key),
-            "value": plain(record.value),
+            "key": content(record.key, record.decoded_key),
+            "value": content(record.value, record.decoded_value),
+            **{name: each.schema for name, each in schemas.items() if each is not None},
             **delivered,
         }
     )
+
+
+def content(value: bytes | str | None, decoded: Decoded | None) -> Any:
+    """The decoded value, or else the value itself."""
+    return plain(value) if decoded is None or decoded.json is None else json.loads(decoded.json)
 
 
 def plain(value: bytes | str | None) -> str | dict[str, str] | None:
@@ -114,13 +126,15 @@ def as_text(record: Shown, columns: Columns) -> str:
     if columns.headers:
         parts.append(",".join(f"{text(name)}:{text(value)}" for name, value in record.headers) or "NO_HEADERS")
     if columns.keys:
-        parts.append(text(record.key))
-    return "\t".join((*parts, text(record.value)))
+        parts.append(text(record.key, decoded=record.decoded_key))
+    return "\t".join((*parts, text(record.value, decoded=record.decoded_value)))
 
 
-def text(value: bytes | str | None, null: str = "null") -> str:
+def text(value: bytes | str | None, null: str = "null", decoded: Decoded | None = None) -> str:
     if value is None:
         return null
+    if decoded is not None and decoded.json is not None:
+        return decoded.json.decode("utf-8", "replace")
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
 
@@ -131,8 +145,8 @@ FIELDS: dict[str, Callable[[Shown], str]] = {
     "t": lambda record: record.topic,
     "p": lambda record: str(record.partition),
     "o": lambda record: str(record.offset),
-    "k": lambda record: text(record.key, ""),
-    "s": lambda record: text(record.value, ""),
+    "k": lambda record: text(record.key, "", record.decoded_key),
+    "s": lambda record: text(record.value, "", record.decoded_value),
     "K": lambda record: str(size(record.key)),
     "S": lambda record: str(size(record.value)),
     "T": lambda record: str(record.timestamp_ms),

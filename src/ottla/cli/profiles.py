@@ -17,7 +17,9 @@ from ottla.cli.properties import read_properties
 
 SUFFIX = ".properties"
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-_SECRET = re.compile(r".*(password|secret)|sasl\.jaas\.config|ssl\.key\.pem|ssl\.keystore\.key")
+_SECRET = re.compile(
+    r".*(password|secret)|sasl\.jaas\.config|ssl\.key\.pem|ssl\.keystore\.key|.*user\.info|.*auth\.token"
+)
 """Properties whose values are secrets, in librdkafka's words and Java's."""
 
 

@@ -1,8 +1,8 @@
-"""Reads one small answer over HTTPS, in bounded time: tokens and keys of an authorization server.
+"""Reads one small answer over HTTPS, in bounded time: tokens and keys of an authorization server, schemas.
 
-Only https:// is accepted, and http:// on this machine. There are no redirects, proxies or credentials in URLs, and an
-answer that is too long, or that takes too long as a whole, is an error. So a URL in a setting reaches the server that
-it names, and nothing else (CVE-2025-27817).
+Only https:// is accepted, and http:// on this machine, or anywhere if the caller allows it. There are no redirects,
+proxies or credentials in URLs, and an answer that is too long, or that takes too long as a whole, is an error. So a URL
+in a setting reaches the server that it names, and nothing else (CVE-2025-27817).
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ class UrlRefusedError(ValueError):
 
 
 class FetchFailedError(Exception):
-    """There is no usable answer. The text names the reason, and never the content."""
+    """There is no usable answer. The text names the reason, and never the content. `status`: that of the answer, None
+    without one."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class Place(NamedTuple):
@@ -39,8 +44,8 @@ class Place(NamedTuple):
     path: str
 
 
-def place_of(url: str) -> Place:
-    """The parts of a URL. Raises UrlRefusedError."""
+def place_of(url: str, *, any_http: bool = False) -> Place:
+    """The parts of a URL. `any_http` accepts http:// for other machines too. Raises UrlRefusedError."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -53,7 +58,7 @@ def place_of(url: str) -> Place:
     if any(ord(each) <= 32 or ord(each) > 126 for each in url):
         raise UrlRefusedError("It may have only printable ASCII characters, and no spaces.")
     is_secure = parts.scheme == "https"
-    if not is_secure and not is_local(host):
+    if not is_secure and not any_http and not is_local(host):
         raise UrlRefusedError(
             "It has to begin with https://: over http://, everyone on the way could change the answer."
         )
@@ -76,18 +81,21 @@ def fetch(
     ca_file: str | None = None,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
+    timeout_s: float = TOTAL_TIMEOUT_S,
+    any_http: bool = False,
 ) -> bytes:
     """The content of an answer with status 200: to a GET, or to a POST with `body`. `ca_file`: the trusted authorities
-    as PEM (default: the system's). Blocks for TOTAL_TIMEOUT_S at most. Raises UrlRefusedError and FetchFailedError."""
-    place = place_of(url)
+    as PEM (default: the system's). Blocks for `timeout_s` at most. Raises UrlRefusedError and FetchFailedError."""
+    place = place_of(url, any_http=any_http)
+    connect_s = min(CONNECT_TIMEOUT_S, timeout_s)
     try:
-        made = http.client.HTTPConnection(place.host, place.port, timeout=CONNECT_TIMEOUT_S)
+        made = http.client.HTTPConnection(place.host, place.port, timeout=connect_s)
         if place.is_secure:
             context = ssl.create_default_context(cafile=ca_file)
-            made = http.client.HTTPSConnection(place.host, place.port, timeout=CONNECT_TIMEOUT_S, context=context)
+            made = http.client.HTTPSConnection(place.host, place.port, timeout=connect_s, context=context)
     except OSError as error:
         raise FetchFailedError(f"{ca_file} can't be used: {error.strerror or error}") from None
-    late = threading.Timer(TOTAL_TIMEOUT_S, _cut, (made,))
+    late = threading.Timer(timeout_s, _cut, (made,))
     late.start()
     try:
         method = "GET" if body is None else "POST"
@@ -105,7 +113,7 @@ def fetch(
     if len(content) > bytes_max:
         raise FetchFailedError(f"{place.host}: the answer has more than {bytes_max} bytes")
     if answer.status != 200:
-        raise FetchFailedError(f"{place.host}: HTTP status {answer.status}")
+        raise FetchFailedError(f"{place.host}: HTTP status {answer.status}", answer.status)
     return content
 
 

@@ -30,6 +30,7 @@ from ottla.console.settings import Settings
 from ottla.console.workers import BusyError, Workers
 from ottla.escaping import visible
 from ottla.protocol.errors import ErrorCode
+from ottla.schemas.decoder import Decoder
 
 LOG: Final = logging.getLogger("ottla.console")
 Endpoint: TypeAlias = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -64,6 +65,7 @@ class Console:
     pages: Sequence[Page]
     sessions: Sessions
     workers: Workers
+    decoder: Decoder | None = None
     failed_logins: list[float] = field(default_factory=list[float])
 
     # ---- work on threads -------------------------------------------------------------------------------------------
@@ -75,7 +77,7 @@ class Console:
 
         def on_thread(lease: Lease) -> Response:
             query = dict(request.query_params)
-            return work(Context(self.settings, session, lease, query, request.state.form))
+            return work(Context(self.settings, session, lease, query, request.state.form, self.decoder))
 
         return await self.workers.run(lambda: use(on_thread))
 
@@ -295,7 +297,9 @@ def static_routes() -> list[Route]:
 def create_app(settings: Settings, pages: Sequence[Page] = PAGES) -> ASGIApp:
     """The application, ready for any ASGI server."""
     sessions = Sessions(settings)
-    console = Console(settings, pages, sessions, Workers())
+    registry = None if settings.no_records else settings.registry
+    decoder = None if registry is None else Decoder(registry)
+    console = Console(settings, pages, sessions, Workers(), decoder)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -306,6 +310,8 @@ def create_app(settings: Settings, pages: Sequence[Page] = PAGES) -> ASGIApp:
             tidying.cancel()
             sessions.close()
             console.workers.close()
+            if decoder is not None:
+                decoder.close()
 
     async def missing(request: Request, _: Exception) -> Response:
         return console.page(request, "error.html", 404, sentence="There is no such page.")

@@ -15,7 +15,8 @@ from ottla.client.dead_letters import OFFSETS_BY_NAME, headers_of
 from ottla.client.errors import ClientError, check
 from ottla.console.access import RecordsHiddenError
 from ottla.console.browsing.filters import Filter
-from ottla.console.browsing.scan import ABORTED, Budget, Found, Scan
+from ottla.console.browsing.found import Found
+from ottla.console.browsing.scan import ABORTED, Budget, Scan
 from ottla.console.group_reading import coordinated, described
 from ottla.console.page import Context, InputError, MissingError
 from ottla.console.reading import extents, leaders_of, topic_of

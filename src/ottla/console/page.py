@@ -18,6 +18,7 @@ from ottla.console.access import Lease
 from ottla.console.sessions import Session
 from ottla.console.settings import Settings
 from ottla.escaping import visible
+from ottla.schemas.decoder import Decoder
 from ottla.times import is_storable, millis_of
 
 ROWS: Final = 50
@@ -42,13 +43,15 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The arguments of a page's function: the query of the address, the form of a POST, and a client of the cluster."""
+    """The arguments of a page's function: the query of the address, the form of a POST, a client of the cluster, and
+    the decoder of a schema registry if there is one."""
 
     settings: Settings
     session: Session
     lease: Lease
     query: Mapping[str, str] = field(default_factory=dict[str, str])
     form: Mapping[str, str] = field(default_factory=dict[str, str])
+    decoder: Decoder | None = None
 
     @property
     def client(self) -> Client:
@@ -71,6 +74,12 @@ class Context:
         if not text.isascii() or not text.removeprefix("-").isdigit() or len(text) > 20:
             raise InputError(f"{name} must be a number, not {visible(text)[:40]!r}.")
         return max(least, min(int(text), most))
+
+    @property
+    def consume_options(self) -> tuple[str, ...]:
+        """The options with which `ottla consume` shows records as pages do."""
+        registry = self.settings.registry
+        return ("--format", "json", *(() if registry is None else ("--schema-registry", registry.url)))
 
     def command(self, *words: str) -> str:
         """A command line that reaches this cluster: "ottla topics list --bootstrap ..."."""

@@ -7,6 +7,7 @@ import ssl
 from dataclasses import dataclass, field
 
 from ottla.client.sasl import Login
+from ottla.schemas.registry import RegistrySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class Settings:
 
     `login` is the cluster login of every session; with `mechanism`, each user logs in to the cluster instead. `hosts`
     are the values of the Host header that are accepted: "127.0.0.1:9900". `arguments` end the printed commands.
+    `registry` has the schemas of records; it is not asked where records are hidden.
     """
 
     bootstrap: str
@@ -24,6 +26,7 @@ class Settings:
     mechanism: str | None = None
     read_only: bool = False
     no_records: bool = False
+    registry: RegistrySettings | None = None
     is_https: bool = False
     arguments: tuple[str, ...] = ()
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)

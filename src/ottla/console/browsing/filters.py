@@ -1,4 +1,7 @@
-"""Decides which records a search finds: by key, text, expression, header or path in JSON."""
+"""Decides which records a search finds: by key, text, expression, header or path in JSON.
+
+A key or value that a schema decodes is searched as JSON, and its text as bytes too.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from ottla.console.browsing.texts import JSON_BYTES_MAX
 from ottla.console.page import InputError
 from ottla.expressions import InvalidExpressionError, searching
 from ottla.protocol.records import Record
+from ottla.schemas.decoder import Decoded
 
 NAMES: Final = ("key", "text", "regex", "header", "path", "is")
 """Parameters of an address that filter."""
@@ -33,18 +37,24 @@ class Filter:
     def is_empty(self) -> bool:
         return not self.texts
 
-    def accepts(self, record: Record) -> bool:
-        """Whether the record meets every condition; the cheap ones are tried first."""
-        value = record.value or b""
-        if self.key is not None and record.key != self.key:
+    @property
+    def reads_content(self) -> bool:
+        """Whether it depends on keys or values."""
+        return any(each is not None for each in (self.key, self.contains, self.matches, self.steps))
+
+    def accepts(self, record: Record, key: Decoded | None = None, value: Decoded | None = None) -> bool:
+        """Whether the record meets every condition; the cheap ones are tried first. `key`, `value`: decoded."""
+        key_text, text = _content(record.key, key), _content(record.value, value)
+        if self.key is not None and self.key not in (record.key, _bare(key)):
             return False
         if self.header is not None and not self._has_header(record):
             return False
-        if self.contains is not None and self.contains not in value and self.contains not in (record.key or b""):
+        contents = (text, key_text, record.value or b"", record.key or b"")
+        if self.contains is not None and not any(self.contains in each for each in contents):
             return False
-        if self.matches is not None and not self.matches(value.decode("utf-8", "replace")):
+        if self.matches is not None and not self.matches(text.decode("utf-8", "replace")):
             return False
-        return self.steps is None or self._has_at_path(value)
+        return self.steps is None or self._has_at_path(text)
 
     def _has_header(self, record: Record) -> bool:
         assert self.header is not None
@@ -59,6 +69,18 @@ class Filter:
         except (ValueError, RecursionError):
             return False
         return bool(found) if self.equals is None else any(_text(each) == self.equals for each in found)
+
+
+def _content(data: bytes | None, decoded: Decoded | None) -> bytes:
+    """The decoded content, or else the bytes."""
+    return (data or b"") if decoded is None or decoded.json is None else decoded.json
+
+
+def _bare(decoded: Decoded | None) -> bytes | None:
+    """A decoded key as a user types it: text without quotes."""
+    if decoded is None or decoded.json is None:
+        return None
+    return _text(json.loads(decoded.json)).encode("utf-8", "surrogateescape")
 
 
 def _name(name: Any) -> str:

@@ -12,13 +12,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from ottla.client.client import Client
 from ottla.client.errors import BrokerError, ClientError, check
 from ottla.client.fetching import FetchedPart, PartitionFetch, post_fetch
 from ottla.console.access import RecordsHiddenError
+from ottla.console.browsing.decoding import Decoding
 from ottla.console.browsing.filters import Filter
+from ottla.console.browsing.found import Found
 from ottla.protocol.records import CorruptRecordsError, Record, decode_records, iter_batches
 from ottla.protocol.records.batch import BatchHeader
 from ottla.protocol.records.control import ABORT, COMMIT, control_type
@@ -31,22 +33,6 @@ READ_COMMITTED: Final = 1
 NONE, COMMITTED, ABORTED, OPEN = "", "committed", "aborted", "open"
 """States of a record's transaction; NONE for a record outside any."""
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-
-
-class Found(NamedTuple):
-    """A record of a partition. `control` is the kind of a control record, "" for data."""
-
-    partition: int
-    record: Record
-    transaction: str
-    control: str
-    producer_id: int
-    codec: str
-    leader_epoch: int
-
-    @property
-    def order(self) -> tuple[int, int, int]:
-        return self.record.timestamp_ms, self.partition, self.record.offset
 
 
 @dataclass(slots=True)
@@ -65,6 +51,10 @@ class Budget:
     def spend(self, size: int) -> None:
         self.bytes_left -= size
         self.spent += size
+
+    def end(self) -> None:
+        """Leave no time."""
+        self.until = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +153,17 @@ def _control(record: Record) -> str:
 class Scan:
     """Reads partitions of one topic, whose leaders the client knows."""
 
-    def __init__(self, client: Client, topic: str, search: Filter, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        search: Filter,
+        budget: Budget | None = None,
+        decoding: Decoding | None = None,
+    ) -> None:
         self.client, self.topic, self.search = client, topic, search
         self.budget = budget or Budget()
+        self._decoding = decoding or Decoding()
         self.troubles: dict[str, None] = {}
         self.failure: ClientError | None = None
         self._plain: set[int] = set()
@@ -259,14 +257,31 @@ class Scan:
                 elif after <= at and at >= part.high_watermark:
                     after = end
                 self.budget.records += len(found)
-                results[partition] = [each for each in found if self._accepts(each)], min(after, end)
+                accepted, stopped = self._accepted(found)
+                results[partition] = accepted, min(after, end) if stopped is None else stopped
         self._rounds += 1
         return results
 
-    def _accepts(self, found: Found) -> bool:
+    def _accepted(self, found: list[Found]) -> tuple[list[Found], int | None]:
+        """The records that the search finds, and the offset at which it had no time to decode them."""
         if self.search.is_empty:
-            return True
-        return not found.control and self.search.accepts(found.record)
+            return found, None
+        data = [each for each in found if not each.control]
+        if not self._decoding.is_used or not self.search.reads_content:
+            return [each for each in data if self.search.accepts(each.record)], None
+        accepted: list[Found] = []
+        for each, pair in zip(data, self._decoding.of(data), strict=True):
+            for decoded in pair:
+                if decoded is not None and decoded.is_late:
+                    self.budget.end()
+                    return accepted, each.record.offset
+                if decoded is not None and decoded.json is None:
+                    why = f"the contents of records with {decoded.schema}, which were searched as bytes. {decoded.why}"
+                    self.troubles[why] = None
+            if self.search.accepts(each.record, *pair):
+                accepted.append(each)
+                self._decoding.keep(each, pair)
+        return accepted, None
 
     def _fetched(
         self, partitions: Iterable[int], wanted: Mapping[int, tuple[int, int]], isolation: int

@@ -1,4 +1,4 @@
-"""Shows the bytes of keys, values and headers as text: JSON, UTF-8 or hex."""
+"""Shows the bytes of keys, values and headers as text: JSON, UTF-8 or hex; decoded by a schema, as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.escaping import UNSEEN
+from ottla.schemas.decoder import Decoded
 
 AUTO, JSON, TEXT, HEX = "auto", "json", "text", "hex"
 FORMATS: Final = (AUTO, JSON, TEXT, HEX)
@@ -16,20 +17,33 @@ JSON_BYTES_MAX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Bytes as text. `text` is None for null; `size` counts all bytes, also where `is_cut`."""
+    """Bytes as text. `text` is None for null; `size` counts all bytes, also where `is_cut`. `schema` is the one with
+    which they were written, "" without one, and `undecoded` the reason why it did not decode them."""
 
     text: str | None
     format: str
     size: int
     is_cut: bool = False
+    schema: str = ""
+    undecoded: str = ""
 
 
-def shown(data: bytes | None, format: str, chars_max: int, *, indent: bool = False) -> Shown:
+def shown(
+    data: bytes | None, format: str, chars_max: int, *, indent: bool = False, decoded: Decoded | None = None
+) -> Shown:
     """The first characters of the bytes in a format; `auto` chooses the first that fits."""
     if data is None:
         return Shown(None, "null", 0)
-    chosen, text = _formatted(data, format, chars_max, indent)
-    return Shown(text[:chars_max], chosen, len(data), len(text) > chars_max)
+    schema = undecoded = ""
+    if decoded is not None and format in (AUTO, JSON):
+        schema, undecoded = decoded.schema, decoded.why
+    if schema and decoded is not None and decoded.json is not None:
+        chosen, text = JSON, decoded.json.decode("utf-8", "replace")
+        if indent:
+            text = json.dumps(json.loads(text), ensure_ascii=False, indent=2)
+    else:
+        chosen, text = _formatted(data, HEX if undecoded else format, chars_max, indent)
+    return Shown(text[:chars_max], chosen, len(data), len(text) > chars_max, schema, undecoded)
 
 
 def _formatted(data: bytes, format: str, chars_max: int, indent: bool) -> tuple[str, str]:

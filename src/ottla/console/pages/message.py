@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.client.errors import BrokerError, ClientError
+from ottla.console.browsing.decoding import Decoding
 from ottla.console.browsing.filters import Filter
-from ottla.console.browsing.scan import Found, Scan
+from ottla.console.browsing.found import Found
+from ottla.console.browsing.scan import Scan
 from ottla.console.page import (
     Change,
     Context,
@@ -67,13 +69,14 @@ def load(context: Context) -> Message:
     """The record that the address names."""
     found, format, name = found_at(context), format_of(context), context.need("topic")
     partition, offset = found.partition, found.record.offset
-    consume = ("--partition", str(partition), "--offset", str(offset), "--max-records", "1", "--format", "json")
+    consume = ("--partition", str(partition), "--offset", str(offset), "--max-records", "1", *context.consume_options)
+    (decoded,) = Decoding(context.decoder).of([found])
     query = dict(context.query)
     return Message(
         title=f"Message {offset} of {visible(name)}-{partition}",
         command=context.command("consume", name, *consume),
         topic=name,
-        row=row_of(found, format, CHARS_MAX, indent=True),
+        row=row_of(found, format, decoded, CHARS_MAX, indent=True),
         leader_epoch=found.leader_epoch,
         format=format,
         previous=url("/message", **(query | {"offset": offset - 1})) if offset else "",

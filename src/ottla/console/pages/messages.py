@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from ottla.client.client import EARLIEST, LATEST
+from ottla.console.browsing.decoding import NOTHING, Decoding, Pair
 from ottla.console.browsing.filters import Filter, filter_of
+from ottla.console.browsing.found import Found
 from ottla.console.browsing.partitioner import partition_of
-from ottla.console.browsing.scan import Found, Scan, Scanned
-from ottla.console.browsing.texts import AUTO, FORMATS, Shown, shown
+from ottla.console.browsing.scan import Scan, Scanned
+from ottla.console.browsing.texts import AUTO, FORMATS, JSON, Shown, shown
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Part, Preview, View, time_in, url
 from ottla.console.producing import Wanted, append, headers_in, preview_of
 from ottla.console.reading import leaders_of, metadata_of_all, offsets, topic_of
@@ -116,7 +118,8 @@ def load(context: Context) -> Messages:
     starts = by_partition(offsets(context, asked.leaders, EARLIEST, unseen=troubles))
     known = starts.keys() & ends.keys()
     starts, ends = only(starts, known), only(ends, known)
-    scan = Scan(context.client, asked.name, asked.search)
+    decoding = Decoding(context.decoder)
+    scan = Scan(context.client, asked.name, asked.search, decoding=decoding)
     cursor = cursor_of(context.query.get("after", ""))
     if begins == NEWEST:
         before = {each: min(cursor.get(each, end), end) for each, end in ends.items()}
@@ -128,7 +131,7 @@ def load(context: Context) -> Messages:
     query = {name: value for name, value in context.query.items() if name != "after"}
     return Messages(
         title=f"Messages of {visible(asked.name)}",
-        command=context.command("consume", asked.name, *consume_options(asked, begins, at, limit)),
+        command=context.command("consume", asked.name, *consume_options(context, asked, begins, at, limit)),
         topic=asked.name,
         names=(),
         partitions=len(asked.topic.partitions),
@@ -139,7 +142,7 @@ def load(context: Context) -> Messages:
         format=format,
         filters=asked.search.texts or {},
         only_partition=asked.only_partition,
-        rows=tuple(row_of(each, format) for each in scanned.found),
+        rows=rows_of(scanned.found, format, decoding),
         records=scanned.records,
         size=scanned.size,
         is_over=scanned.is_over,
@@ -186,7 +189,15 @@ def format_of(context: Context) -> str:
     return format
 
 
-def row_of(found: Found, format: str, chars_max: int = CHARS_MAX, *, indent: bool = False) -> MessageRow:
+def rows_of(found: Sequence[Found], format: str, decoding: Decoding) -> tuple[MessageRow, ...]:
+    """The rows of records. Only formats that show decoded contents have them decoded."""
+    pairs = decoding.of(found) if format in (AUTO, JSON) else [NOTHING] * len(found)
+    return tuple(row_of(each, format, pair) for each, pair in zip(found, pairs, strict=True))
+
+
+def row_of(
+    found: Found, format: str, decoded: Pair = NOTHING, chars_max: int = CHARS_MAX, *, indent: bool = False
+) -> MessageRow:
     """The row of a record. Control records have no text."""
     record = found.record
     key, value = (None, None) if found.control else (record.key, record.value)
@@ -194,8 +205,8 @@ def row_of(found: Found, format: str, chars_max: int = CHARS_MAX, *, indent: boo
         found.partition,
         record.offset,
         record.timestamp_ms if record.timestamp_ms >= 0 else None,
-        shown(key, format, chars_max),
-        shown(value, format, chars_max, indent=indent),
+        shown(key, format, chars_max, decoded=decoded[0]),
+        shown(value, format, chars_max, indent=indent, decoded=decoded[1]),
         tuple(
             (name.decode("utf-8", "replace") if isinstance(name, bytes) else name, shown(each, AUTO, chars_max))
             for name, each in list(record.headers)[:HEADERS_MAX]
@@ -242,7 +253,7 @@ def cursor_text(positions: Mapping[int, int]) -> str:
     return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()))
 
 
-def consume_options(asked: Asked, begins: str, at: str, limit: int) -> list[str]:
+def consume_options(context: Context, asked: Asked, begins: str, at: str, limit: int) -> list[str]:
     """The options of `ottla consume` that read the same records; it has no filters."""
     found = ["--partition", str(asked.partition)] if asked.partition is not None else []
     if begins == NEWEST:
@@ -251,7 +262,7 @@ def consume_options(asked: Asked, begins: str, at: str, limit: int) -> list[str]
         found += ["--from-time", datetime.fromtimestamp(time_in(at) / 1000, UTC).isoformat()]
     else:
         found += ["--offset", at if begins == OFFSET and asked.partition is not None else "earliest"]
-    return [*found, "--max-records", str(limit), "--exit-at-end", "--format", "json"]
+    return [*found, "--max-records", str(limit), "--exit-at-end", *context.consume_options]
 
 
 # ---- live tail -----------------------------------------------------------------------------------------------------
@@ -274,8 +285,10 @@ def load_tail(context: Context) -> Tail:
     cursor = cursor_of(context.need("after"))
     ends = by_partition(offsets(context, asked.leaders, LATEST))
     first, skipped = caught_up(cursor, ends, TAIL_ROWS)
-    scanned = Scan(context.client, asked.name, asked.search).forwards(first, only(ends, first), TAIL_ROWS)
-    return tail_of(context, scanned, skipped)
+    decoding = Decoding(context.decoder)
+    scan = Scan(context.client, asked.name, asked.search, decoding=decoding)
+    scanned = scan.forwards(first, only(ends, first), TAIL_ROWS)
+    return tail_of(context, scanned, skipped, decoding)
 
 
 def caught_up(cursor: Mapping[int, int], ends: Mapping[int, int], most: int) -> tuple[dict[int, int], int]:
@@ -288,12 +301,12 @@ def caught_up(cursor: Mapping[int, int], ends: Mapping[int, int], most: int) -> 
     return {each: end - share[each] for each, end in ends.items()}, total - sum(share.values())
 
 
-def tail_of(context: Context, scanned: Scanned, skipped: int) -> Tail:
+def tail_of(context: Context, scanned: Scanned, skipped: int, decoding: Decoding) -> Tail:
     format = format_of(context)
     return Tail(
         title="New messages",
         command="",
-        rows=tuple(row_of(each, format) for each in reversed(scanned.found)),
+        rows=rows_of(scanned.found[::-1], format, decoding),
         skipped=skipped,
         tail=tail_address(context.query, scanned.positions),
         troubles=scanned.troubles,

@@ -1,0 +1,104 @@
+"""Turns options, client properties and variables of the environment into the settings of a schema registry.
+
+Passwords and tokens come from a file, a profile or the environment. Command lines are in the list of processes, which
+all users of the machine can read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ottla.cli.connection import Cluster
+from ottla.cli.output import CommandError, UsageError
+from ottla.cli.printing import Shown
+
+if TYPE_CHECKING:
+    from ottla.schemas.registry import RegistrySettings
+
+SchemaRegistry = Annotated[
+    str | None,
+    typer.Option(
+        "--schema-registry",
+        envvar="OTTLA_SCHEMA_REGISTRY",
+        metavar="URL",
+        help="Schema registry that decodes Avro, Protobuf and JSON Schema (default: none).",
+    ),
+]
+URL: Final = "schema.registry.url"
+LOGIN: Final = "schema.registry.basic.auth.user.info"
+TOKEN: Final = "schema.registry.bearer.auth.token"
+CA_FILE: Final = "schema.registry.ssl.ca.location"
+VARIABLES: Final = {
+    LOGIN: "OTTLA_SCHEMA_REGISTRY_LOGIN",
+    TOKEN: "OTTLA_SCHEMA_REGISTRY_TOKEN",
+    CA_FILE: "OTTLA_SCHEMA_REGISTRY_CA",
+}
+"""Variables of the environment that win over the properties."""
+
+
+def registry_of(cluster: Cluster, url: str | None) -> RegistrySettings | None:
+    """The registry that the option, the environment or the client properties name; None without one. Raises
+    CommandError for one that cannot be used."""
+    given = cluster.registry_properties()
+    url = url or given.get(URL)
+    if url is None:
+        return None
+    from ottla.schemas.decoder import missing_library
+    from ottla.schemas.registry import RegistrySettings, WrongRegistryError
+
+    if (missing := missing_library()) is not None:
+        raise CommandError(
+            f"A schema registry needs the extra `schemas`: {missing} is missing. In a clone: pip install '.[schemas]'."
+        )
+    secret = next(
+        (each.partition("=")[0] for each in cluster.properties or () if each.startswith((LOGIN, TOKEN))), None
+    )
+    if secret is not None:
+        raise UsageError(
+            f"{secret} would be in the list of processes: put it into a file of client properties, or into the "
+            f"variable {VARIABLES.get(secret, VARIABLES[TOKEN])}."
+        )
+    given |= {name: value for name, variable in VARIABLES.items() if (value := os.environ.get(variable))}
+    user, _, password = given.get(LOGIN, "").partition(":")
+    settings = RegistrySettings(url, (user, password) if user else None, given.get(TOKEN), given.get(CA_FILE))
+    try:
+        settings.require_usable()
+    except WrongRegistryError as wrong:
+        raise UsageError(str(wrong)) from None
+    return settings
+
+
+def decoding(registry: RegistrySettings, tell: Callable[[str], None], stack: ExitStack) -> Callable[[Shown], Shown]:
+    """A function that adds the decoded key and value to a record. `tell` gets a sentence, once, about each reason why
+    something is not decoded. The stack closes the decoder."""
+    from ottla.schemas.decoder import Decoder
+    from ottla.schemas.framing import framed
+    from ottla.schemas.registry import Bounds
+
+    decoder = Decoder(registry)
+    stack.callback(decoder.close)
+    told: set[str] = set()
+
+    def decode(record: Shown) -> Shown:
+        parts = [
+            framed(data, record.headers, is_key=is_key) if isinstance(data, bytes) else None
+            for data, is_key in ((record.key, True), (record.value, False))
+        ]
+        key, value = decoder.decoded(parts, Bounds())
+        for each in (key, value):
+            if each is not None and each.json is None:
+                why = f"Not decoded, {each.schema}: {each.why}"
+                if why not in told and len(told) < TOLD_MAX:
+                    told.add(why)
+                    tell(why)
+        return record._replace(decoded_key=key, decoded_value=value)
+
+    return decode
+
+
+TOLD_MAX: Final = 100

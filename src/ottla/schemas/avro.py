@@ -1,0 +1,94 @@
+"""Decodes values in Avro with fastavro, as values of JSON.
+
+Values of unions have no name of their branch. Bytes are text in ISO 8859-1, as in Avro's own JSON. Logical types are
+written as people read them: times in ISO 8601, decimals and UUIDs as text.
+
+Only the worker process imports this module.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from fastavro import parse_schema
+from fastavro.read import LOGICAL_READERS, schemaless_reader
+
+_DEPTH_MAX: Final = 200
+_RECORD: Final = "ottla_value_of_the_schema"
+
+
+class Avro:
+    """A schema, with those that it refers to. Raises ValueError, or an error of fastavro, if it cannot be read."""
+
+    def __init__(self, text: str, references: Iterable[tuple[str, str]]) -> None:
+        named: dict[str, Any] = {}
+        for _, each in references:
+            parse_schema(_json(each), named, _force=True)
+        # In a record, which adds no byte: fastavro finds the names of referred schemas from records only.
+        fields = [{"name": "value", "type": _json(text)}]
+        record = {"type": "record", "name": _RECORD, "fields": fields}
+        self._schema: Any = parse_schema(record, named, _force=True)
+        kind: Any = self._schema["fields"][0]["type"]
+        if isinstance(kind, dict):
+            kind = kind.get("name") or kind["type"]
+        self.name = kind if isinstance(kind, str) else "union"
+
+    def decoded(self, data: bytes) -> Any:
+        """The value of JSON. Raises ValueError, or an error of fastavro."""
+        stream = io.BytesIO(data)
+        value: Any = schemaless_reader(stream, self._schema, None)
+        left = len(data) - stream.tell()
+        if left:
+            raise ValueError(f"{left} bytes follow the value")
+        return plain(value["value"])
+
+
+def _json(text: str) -> Any:
+    """The JSON of a schema. A schema that is nested too deep would overflow the stack of compiled code."""
+    value = json.loads(text)
+    level: list[Any] = [value]
+    for _ in range(_DEPTH_MAX):
+        level = [child for each in level for child in _children(each)]
+        if not level:
+            return value
+    raise ValueError(f"the schema is nested deeper than {_DEPTH_MAX} levels")
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def plain(value: Any) -> Any:
+    """A value of fastavro as a value of JSON."""
+    if isinstance(value, dict):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return value.decode("iso-8859-1")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _lenient(read: Callable[..., Any]) -> Callable[..., Any]:
+    """A reader of a logical type that keeps the bare value where Python has none, for example a time after 9999."""
+
+    def read_or_keep(data: Any, writer_schema: Any = None, reader_schema: Any = None) -> Any:
+        try:
+            return read(data, writer_schema, reader_schema)
+        except (ValueError, OverflowError, ArithmeticError):
+            return data
+
+    return read_or_keep
+
+
+LOGICAL_READERS.update({name: _lenient(read) for name, read in LOGICAL_READERS.items()})

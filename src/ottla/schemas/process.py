@@ -1,0 +1,145 @@
+"""Runs the process that decodes values, and starts another one if it ends or takes too long."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ottla.schemas.registry import Bounds, Schema
+
+START_S: Final = 60.0
+VALUE_S: Final = 20.0
+"""Seconds after which the process is ended; its own limit of CPU time is meant to be reached before."""
+SCHEMAS_MAX: Final = 100
+"""Schemas that one process gets. Then another one starts, without the old ones."""
+_BATCH_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 16
+_LINE_BYTES_MAX: Final = 64 << 20
+BROKEN: Final = "the decoder used up its memory or CPU time on it"
+
+
+class Content(NamedTuple):
+    """The bytes of a value, and of Protobuf the position of its type."""
+
+    indexes: tuple[int, ...]
+    data: bytes
+
+
+class Reply(NamedTuple):
+    """The value as JSON and the name of its type, or the reason why there is none."""
+
+    json: str | None
+    name: str
+    why: str
+
+
+class WorkerEndedError(Exception):
+    """The process ended, or did not answer in time."""
+
+
+class DecodingProcess:
+    """A process that decodes values, for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sent: set[int | str] = set()
+        self._received = b""
+
+    def decode(self, schema: Schema, contents: Sequence[Content], bounds: Bounds) -> list[Reply | None]:
+        """A reply for each value; None if there was no time left for it. The time is taken from the bounds."""
+        replies: list[Reply | None] = []
+        began = time.monotonic()
+        if not self._lock.acquire(timeout=max(0.0, bounds.seconds_left)):
+            bounds.seconds_left = 0.0
+            return [None] * len(contents)
+        bounds.seconds_left -= time.monotonic() - began
+        try:
+            while len(replies) < len(contents) and bounds.seconds_left > 0 and schema.id not in bounds.broken:
+                try:
+                    self._batch(schema, contents, replies, bounds)
+                except WorkerEndedError:
+                    self._end()
+                    bounds.broken[schema.id] = BROKEN
+                    replies.append(Reply(None, "", BROKEN))
+        finally:
+            self._lock.release()
+        why = bounds.broken.get(schema.id)
+        left = len(contents) - len(replies)
+        return replies + [None if why is None else Reply(None, "", why)] * left
+
+    def close(self) -> None:
+        with self._lock:
+            self._end()
+
+    def _batch(self, schema: Schema, contents: Sequence[Content], replies: list[Reply | None], bounds: Bounds) -> None:
+        """Add the replies to some of the next values. Raises WorkerEndedError."""
+        process = self._started(schema)
+        began, size = time.monotonic(), 0
+        values: list[tuple[tuple[int, ...], str]] = []
+        for each in contents[len(replies) :]:
+            size += len(each.data)
+            if values and size > _BATCH_BYTES:
+                break
+            values.append((each.indexes, base64.b64encode(each.data).decode()))
+        sent = schema.id in self._sent
+        described = None if sent else {"kind": schema.kind, "text": schema.text, "references": schema.references}
+        request = {"key": str(schema.id), "schema": described, "values": values}
+        self._sent.add(schema.id)
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            for _ in values:
+                told = json.loads(self._line(process, VALUE_S))
+                replies.append(Reply(told.get("json"), told.get("name", ""), told.get("why", "")))
+        except (OSError, ValueError):
+            raise WorkerEndedError from None
+        finally:
+            bounds.seconds_left -= time.monotonic() - began
+
+    def _started(self, schema: Schema) -> subprocess.Popen[bytes]:
+        """The process, ready for the schema. Starting costs the user's request nothing of its time."""
+        if len(self._sent) >= SCHEMAS_MAX and schema.id not in self._sent:
+            self._end()
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "ottla.schemas.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            self._line(self._process, START_S)
+        return self._process
+
+    def _line(self, process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+        """The next line that the process writes. Raises WorkerEndedError."""
+        assert process.stdout is not None
+        until = time.monotonic() + timeout_s
+        parts = [self._received]
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while b"\n" not in parts[-1]:
+                if not selector.select(max(0.0, until - time.monotonic())):
+                    raise WorkerEndedError
+                read = os.read(process.stdout.fileno(), _READ_BYTES)
+                parts.append(read)
+                if not read or len(parts) * _READ_BYTES > _LINE_BYTES_MAX:
+                    raise WorkerEndedError
+        line, _, self._received = b"".join(parts).partition(b"\n")
+        return line
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        self._sent, self._received = set(), b""
+        if process is not None:
+            process.kill()
+            process.communicate()

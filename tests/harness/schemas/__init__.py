@@ -1,0 +1,1 @@
+"""Harness for tests of schemas: a small registry, and what real serializers write."""
