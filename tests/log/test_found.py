@@ -100,6 +100,22 @@ def test_a_batch_that_claims_too_high_offsets_does_not_end_the_log(how: dict[str
 
 
 @pytest.mark.parametrize("how", [KILLED, POWER], ids=["killed", "power cut"])
+def test_a_first_batch_that_claims_too_high_offsets_does_not_end_the_log(how: dict[str, Any]) -> None:
+    """It may be the only one, and no other contradicts it. A segment is named after its first offset."""
+    alone = disk()
+    filled(alone, LogConfig(), 1)
+    path = f"{DIRECTORY}/{0:020d}.log"
+    flip(alone, path, 5)
+    assert again(alone, LogConfig(), **how).found.damaged_from == 0
+    followed = disk()
+    filled(followed, LogConfig(), 20)
+    flip(followed, path, 5)
+    log = again(followed, LogConfig(), **how)
+    assert log.log_end_offset == 0
+    assert found(log) == [(What.CUT, 0, -1)]
+
+
+@pytest.mark.parametrize("how", [KILLED, POWER], ids=["killed", "power cut"])
 def test_a_part_of_one_batch_is_told_from_batches_that_are_lost(how: dict[str, Any]) -> None:
     whole = disk()
     filled(whole, LogConfig(), 20)

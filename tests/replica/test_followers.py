@@ -22,6 +22,9 @@ class Nodes:
     def broker_epoch_of(self, node_id: int) -> int | None:
         return self.epochs.get(node_id, 7)
 
+    def epoch_of(self, node_id: int) -> int:
+        return self.epochs.get(node_id) or 7
+
     def may_count(self, node_id: int, place: tuple[bytes, int]) -> bool:
         return (node_id, place) not in self.full
 
@@ -84,6 +87,9 @@ def test_nothing_is_committed_before_everybody_in_sync_has_said_how_far_it_is(le
 
 def test_an_earlier_life_of_a_follower_counts_for_nothing(led: Led) -> None:
     assert not led.fetch(2, 10, broker_epoch=6)
+    led.nodes.epochs[3] = None
+    assert not led.fetch(3, 10, broker_epoch=6), "its successor is leaving"
+    assert not led.fetch(3, 10, broker_epoch=-1), "it has not registered"
     assert led.fetch(2, 10)
     led.nodes.epochs[2] = 8
     assert not led.fetch(2, 12)

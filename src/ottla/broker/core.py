@@ -369,7 +369,7 @@ class Core:
         from ottla.broker.replication.replication import Replication
 
         made = self._replication = Replication(
-            self.environment, self.metadata, self.replicas, self.peers, self.upkeep, self.parking
+            self.environment, self.metadata, self.members, self.replicas, self.peers, self.upkeep, self.parking
         )
         self.events.synced.subscribe(Order.REPLICATION, made.synced)
         self.events.taken_back.subscribe(Order.REPLICATION, made.taken_back)

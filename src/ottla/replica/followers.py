@@ -48,6 +48,10 @@ class Registrations(Protocol):
         """The epoch of the node's registration; None if the node is not registered, fenced, or shutting down."""
         ...
 
+    def epoch_of(self, node_id: int) -> int:
+        """The epoch of the node's registration, whatever its state; -1 if it is not registered."""
+        ...
+
     def may_count(self, node_id: int, place: tuple[bytes, int]) -> bool:
         """Whether the node has not reported that its log of this partition (topic id, index) accepts no records, or may
         lack some."""
@@ -185,8 +189,7 @@ class Followers:
         follower = self.followers.get(node_id)
         if follower is None or broker_epoch < follower.broker_epoch:
             return False
-        registered = self.registrations.broker_epoch_of(node_id)
-        if registered is not None and broker_epoch < registered:
+        if broker_epoch < self.registrations.epoch_of(node_id):
             return False
         follower.fetched(now, offset, log_start_offset, leader_end_offset, broker_epoch)
         return True

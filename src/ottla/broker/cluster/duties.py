@@ -30,7 +30,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.broker.cluster.adopting import with_found_replicas
-from ottla.broker.cluster.elections import NodeStates, Rules, awaits_logs, preferred, settled, undecided
+from ottla.broker.cluster.elections import (
+    EPOCHS_SKIPPED,
+    NodeStates,
+    Rules,
+    awaits_logs,
+    preferred,
+    settled,
+    skipped_by,
+    undecided,
+)
 from ottla.broker.cluster.members import NOBODY
 from ottla.broker.cluster.metadata import RowChange
 from ottla.broker.cluster.reassignments import completed, is_complete
@@ -136,7 +145,15 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
     named = image.nodes.items() if since else ()
     missing = frozenset(int(name) for name, record in named if record.broker_epoch <= since)
     forgetful = frozenset(int(name) for name, record in named if not record.knows_store)
-    before = NodeStates(frozenset(active), frozenset(leaving), frozenset(damaged), missing=missing, forgetful=forgetful)
+    skipped = EPOCHS_SKIPPED if image.controller is None else skipped_by(image.controller.incarnation)
+    before = NodeStates(
+        frozenset(active),
+        frozenset(leaving),
+        frozenset(damaged),
+        missing=missing,
+        forgetful=forgetful,
+        epochs_skipped=skipped,
+    )
     after = replace(before, active=frozenset(active | started), damaged=NO_NODES)
     incomplete = _by_place(image.nodes, lambda record: record.incomplete)
     return Turnover(states, before, after, frozenset(failed), offline_at(image), incomplete, _reports(image))

@@ -23,7 +23,7 @@ Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the nu
   with what they had seen that fewer than `min_isr` are missing: each acknowledged record is on one of those that have.
   With a `min_isr` of 1, more than half of the replicas count instead of it. A missing replica may have led in epochs
   that the store does not name, with records that were not acknowledged: the first leader skips EPOCHS_SKIPPED epochs
-  or a few more.
+  or more. How many depends on the controller: the missing one may have skipped some from the same epoch on.
 - Each change of leader, also to none, raises the leader epoch, as does the loss of a replica. Every change raises the
   partition epoch.
 
@@ -40,9 +40,12 @@ from typing import Final
 from ottla.broker.cluster.members import NOBODY
 from ottla.metadata.nodes import NO_LOG, LogEnd
 from ottla.metadata.topics import PartitionRecord
+from ottla.protocol.records.checksum import crc32c
 
 EPOCHS_SKIPPED: Final = 10_000
 """More leader epochs than the lost commits of a restored store may have given to a replica that is missing."""
+EPOCHS_APART: Final = 1_000_000
+"""Controllers skip up to so many more, each another number: two of them hardly ever name a leader in one epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class NodeStates:
     - `leaving` nodes keep what no other node can take.
     - `damaged` nodes may lack records that they had stored.
     - `missing` nodes have not registered since all nodes were down; `forgetful` ones have, and could not compare the
-      store with what they had seen.
+      store with what they had seen. `epochs_skipped`: how many epochs a leader skips in which a missing one may have
+      led.
 
     For one partition: `refusing` replicas do not follow its leader in its present epoch; `log_ends` maps the replicas
     that have reported it to the end of their log.
@@ -66,6 +70,7 @@ class NodeStates:
     log_ends: Mapping[int, LogEnd] = field(default_factory=dict[int, LogEnd])
     missing: AbstractSet[int] = frozenset()
     forgetful: AbstractSet[int] = frozenset()
+    epochs_skipped: int = EPOCHS_SKIPPED
 
     def without(self, offline: AbstractSet[int]) -> NodeStates:
         """The state for a partition whose log is offline on these nodes: they keep it if no other node can take it."""
@@ -79,6 +84,11 @@ class Rules:
 
     min_isr: int
     unclean: bool = False
+
+
+def skipped_by(incarnation: str) -> int:
+    """How many epochs this controller skips where a missing node may have led: others skip another number of them."""
+    return EPOCHS_SKIPPED + crc32c(incarnation.encode()) % EPOCHS_APART
 
 
 def settled(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord:
@@ -166,7 +176,7 @@ def _led(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionR
     if not (rules.unclean or _is_store_confirmed(placed, nodes, rules)):
         return placed
     after = _elected(placed, nodes, rules)
-    return after if after.leader == NOBODY else _above_lost_epochs(placed, after)
+    return after if after.leader == NOBODY else _above_lost_epochs(placed, after, nodes.epochs_skipped)
 
 
 def _elected(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord:
@@ -188,10 +198,8 @@ def _is_store_confirmed(placed: PartitionRecord, nodes: NodeStates, rules: Rules
     return unheard < (min(rules.min_isr, count) if rules.min_isr > 1 else count // 2 + 1)
 
 
-def _above_lost_epochs(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
-    """The newly led partition in an epoch that no missing replica has led it in. Each replica skips another number: a
-    missing one may have skipped epochs as well, before the store was restored."""
-    skipped = EPOCHS_SKIPPED + after.replicas.index(after.leader)
+def _above_lost_epochs(before: PartitionRecord, after: PartitionRecord, skipped: int) -> PartitionRecord:
+    """The newly led partition in an epoch that no missing replica has led it in."""
     epoch = max(before.leader_epoch, after.leader_epoch) + skipped
     is_unclean = after.unclean_epoch != before.unclean_epoch
     return replace(after, leader_epoch=epoch, unclean_epoch=epoch if is_unclean else after.unclean_epoch)

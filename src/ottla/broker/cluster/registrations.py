@@ -10,12 +10,14 @@ from ottla.metadata.nodes import NodeState, TopicIdPartition
 
 
 class Registrations:
-    """Asks the newest image; a `replica.followers.Registrations`."""
+    """Asks the newest image; a `replica.followers.Registrations`. `incarnation`: the name of this one; None for a
+    standalone node."""
 
-    __slots__ = ("_metadata",)
+    __slots__ = ("_incarnation", "_metadata")
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, incarnation: str | None) -> None:
         self._metadata = metadata
+        self._incarnation = incarnation
 
     def broker_epoch_of(self, node_id: int) -> int | None:
         """The epoch of the node's registration; None if it may not join: unknown, fenced, starting or leaving."""
@@ -37,3 +39,9 @@ class Registrations:
         """The epoch of a registration, whatever its state; -1 if there is none."""
         record = self._metadata.image.nodes.get(str(node_id))
         return -1 if record is None else record.broker_epoch
+
+    def epoch_here(self, node_id: int) -> int:
+        """The epoch in which this incarnation of this node has registered; -1 if the row is that of another one, such
+        as a copy of the data directory that has taken its place."""
+        record = self._metadata.image.nodes.get(str(node_id))
+        return -1 if record is None or record.incarnation != self._incarnation else record.broker_epoch

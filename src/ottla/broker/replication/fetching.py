@@ -221,7 +221,7 @@ class Fetching:
 
     def send(self, now: Millis) -> None:
         """Send every fetch that is due."""
-        broker_epoch = self._registrations.epoch_of(self._environment.node_id)
+        broker_epoch = self._registrations.epoch_here(self._environment.node_id)
         waits_ms = self._throttle.waits_ms(now) if self._throttle.is_on else 0
         for fetches in self._of_leader.values():
             if fetches.news:

@@ -100,7 +100,8 @@ class IsrChanges:
                     partition_epoch=proposal.partition_epoch,
                 )
             )
-        return AlterPartitionRequest(self._node_id, self._registrations.epoch_of(self._node_id), list(topics.values()))
+        broker_epoch = self._registrations.epoch_here(self._node_id)
+        return AlterPartitionRequest(self._node_id, broker_epoch, list(topics.values()))
 
     # ---- answers ---------------------------------------------------------------------------------------------------
 

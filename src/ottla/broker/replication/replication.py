@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ottla.broker.cluster.elections import awaits_logs
+from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
 from ottla.broker.cluster.registrations import Registrations
@@ -36,6 +37,7 @@ class Replication:
         self,
         environment: Environment,
         metadata: Metadata,
+        members: Members,
         replicas: Replicas,
         peers: Peers,
         upkeep: Upkeep,
@@ -44,7 +46,7 @@ class Replication:
         self._environment = environment
         self._metadata = metadata
         self._replicas = replicas
-        registrations = Registrations(metadata)
+        registrations = Registrations(metadata, members.incarnation)
         self.leader_throttle = Throttle(LEADER, environment.node_id, environment.settings, metadata)
         self._look = Timer(environment.schedule, Timed.REPLICATION, self._look_at_followers)
         follower_throttle = Throttle(FOLLOWER, environment.node_id, environment.settings, metadata)

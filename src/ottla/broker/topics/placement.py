@@ -82,7 +82,7 @@ class Placement(Subscriber):
         self._replicas = replicas
         self._removals = removals
         self._producer_ids = producer_ids
-        self._registrations = Registrations(metadata)
+        self._registrations = Registrations(metadata, members.incarnation)
         self.unopened = Unopened(environment, self._open_again)
         self.logs = Logs(environment, upkeep)
         self._opened: dict[tuple[str, int], Log] = {}

@@ -193,9 +193,11 @@ class SegmentRecovery:
         """The batches from position `start` on whose offsets rise and lie below `below`. No checksum covers a batch's
         base offset: one that comes after a gap, and is followed by lower offsets, claims too high ones and is left out;
         so it is where what follows it is no batch, unless compaction may have made the gap. The last batch behind a gap
-        is reported, in a compacted log only if the log ends below `whole_from`: it has lost records anyway."""
+        is reported, in a compacted log only if the log ends below `whole_from`: it has lost records anyway. A segment
+        without a gap begins with the batch that it is named after."""
         before: tuple[int, RawHeader] | None = None
         expected, gap_from, end = segment.base_offset, -1, start
+        is_vouched = start > 0  # by the index entry that points to it
         for position, header in scan_batches(segment.file, start, segment.size, trusted_below):
             base, last_offset = header[0], header[0] + header[6]
             if base < expected or header[6] < 0 or last_offset >= below:
@@ -204,7 +206,8 @@ class SegmentRecovery:
                 return
             if before is not None:
                 yield before
-            gap_from = expected if before is not None and base > expected else -1
+            gap_from = expected if base > expected and not is_vouched else -1
+            is_vouched = False
             before, expected, end = (position, header), last_offset + 1, position + header[1] + LOG_OVERHEAD_BYTES
         is_unlikely = gap_from >= 0 and (not self.config.compacted or expected < whole_from)
         if before is None or (is_unlikely and end < segment.size):

@@ -80,6 +80,8 @@ class ElectedCluster(Cluster):
         self.checkers.append(ReplicaChecker(CONSUMER_OFFSETS_TOPIC))
         self.history = History((), groups_vanish=False)
         self._identity = 1_000_000
+        self.replaced: list[Host] = []
+        """The hosts whose nodes run elsewhere now. Their processes may still run."""
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
@@ -117,6 +119,7 @@ class ElectedCluster(Cluster):
         """Start this node on another machine with this disk, a copy of its own. A process that it replaces runs on, and
         the system that detects which nodes are present no longer counts it."""
         old = self.hosts[node_id]
+        self.replaced.append(old)
         host = self.hosts[node_id] = self._host(node_id, f"{old.name}-copy")
         host.disk, host.lives, host.died = disk, old.lives, old.died
         old.watch = old.died = None
@@ -203,6 +206,7 @@ class ElectedCluster(Cluster):
     def restore_store(self, copy: StoreCopy) -> None:
         """Bring back an earlier metadata store, while every node is down."""
         assert not self.up
+        assert not any(host.up for host in self.replaced)
         self.store.restore(copy)
         self._image = changed(MetadataImage(), delta_since(self.store, MetadataImage()))
         for checker in self.checkers:

@@ -438,6 +438,8 @@ class ReplicaChecker:
             copies = [self.copies[node.node_id, index] for node in nodes if (node.node_id, index) in self.copies]
             if not copies:
                 raise InvariantError(f"3: no node has a replica of {self.topic}-{index}")
+            if any(copy.partition is None for copy in copies):
+                raise InvariantError(f"2: a replica of {self.topic}-{index} can't be read at rest")
             start = max(copy.start for copy in copies)
             alike = [[batch for batch in copy.batches if batch.base_offset >= start] for copy in copies]
             if any(batches != alike[0] for batches in alike):

@@ -99,7 +99,7 @@ class SpoilingTrouble(Trouble):
 
     def _spoil_what_is_down(self, node_id: int) -> None:
         host = self.cluster.hosts[node_id]
-        if self.active and not host.up:
+        if self.active and not host.up and not self._has_the_only_replica(node_id):
             if self.rng.random() < BACK_UP_CHANCE:
                 self.spoilers[node_id].back_up()
                 return
@@ -109,6 +109,15 @@ class SpoilingTrouble(Trouble):
             for checker in self.cluster.checkers:
                 checker.liars.add(node_id)
                 checker.lost_power(node_id, in_sync_too=True)
+
+    def _has_the_only_replica(self, node_id: int) -> bool:
+        """Whether a partition has replicas only where disks lie: no other has the records that this one may lose.
+
+        A topic is adopted to the nodes that have logs of it, which may be one.
+        """
+        topics = self.cluster.image.topics.values()
+        placed = [set(placed.replicas) for topic in topics for placed in topic.partitions]
+        return any(node_id in replicas and replicas <= self.spoilers.keys() for replicas in placed)
 
     def _copy_hot(self) -> None:
         """Copy the directory of a liar while its node runs. The copy may be put in its place later."""
@@ -133,7 +142,7 @@ class SpoilingTrouble(Trouble):
         cluster, life = self.cluster, old.life
         if life is None or cluster.hosts[node_id] is not old or not (self.active and life.alive and life.paused):
             return
-        if self.rng.random() < 0.2 or node_id in cluster.following.present():
+        if self.rng.random() < 0.2 or node_id in cluster.following.present() or self._has_the_only_replica(node_id):
             life.resume()
             return
         disk = old.disk.clone(old.stream(f"copy-{old.lives}"))
@@ -172,7 +181,7 @@ class SpoilingTrouble(Trouble):
         without = "any topic" if self._is_without_topics else f"its newest {lost} commits"
         self.strikes.append(f"the metadata store is an earlier one, without {without}")
         self._tell(self.strikes[-1])
-        for host in cluster.hosts.values():
+        for host in [*cluster.hosts.values(), *cluster.replaced]:
             host.kill(power_cut=False)
         cluster.restore_store(copy)
 
