@@ -86,6 +86,11 @@ def test_a_secured_cluster_grows_restarts_nodes_and_comes_back(tmp_path: Path, m
             denied = outcome_of(ada, "t")
             assert denied is not None
             assert denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            mine = tmp_path / "ada.properties"
+            mine.write_text("".join(f"{key}={value}\n" for key, value in ada.items()))
+            told = json.loads(succeeds("cluster", "describe", "--command-config", str(mine), "--format", "json"))
+            unknown = {(node["disk_used"], node["disk_free"], node["stop"]) for node in told["nodes"]}
+            assert (told["partial"], unknown) == (True, {(None, None, None)})
             before = pid_of(str(directory), 2)
             os.kill(before, signal.SIGKILL)
             soon(lambda: pid_of(str(directory), 2) != before)

@@ -269,6 +269,10 @@ END_HOLD = (
     "If a topic's configs are unknown, set its retention.ms, retention.bytes or cleanup.policy, or delete "
     "ottla.retention.hold."
 )
+PARTIAL = (
+    "You may not describe the cluster: topics that are hidden from you are missing here, and whether a node can stop is "
+    "unknown. `ottla acls add --operation describe --cluster` allows it."
+)
 ROWS_MAX = 20
 """The most topics in a table; JSON has every partition."""
 
@@ -288,6 +292,8 @@ def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
     if format is Format.JSON:
         print_json(told)
         return
+    if told["partial"]:
+        say(PARTIAL, err=True)
     print_rows(NODE_COLUMNS, [node_row(node) for node in told["nodes"]], format)
     print_some(LACKING_COLUMNS, lacking_rows(told["lacking"]))
     print_some(STOP_COLUMNS, [row for node in told["nodes"] for row in stop_rows(node)])
@@ -299,7 +305,8 @@ def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
 def node_row(node: dict[str, Any]) -> tuple[Any, ...]:
     """The cells of a node; another table shows the partitions that its stop would affect."""
     *cells, used, free, stop = node.values()
-    return (*cells, sized(used), sized(free), None if node["state"] == "down" else "no" if stop else "yes")
+    unknown = stop is None or node["state"] == "down"
+    return (*cells, sized(used), sized(free), None if unknown else "no" if stop else "yes")
 
 
 def lacking_rows(partitions: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -324,7 +331,7 @@ def lacking_rows(partitions: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 def stop_rows(node: dict[str, Any]) -> list[tuple[Any, ...]]:
     """One row per topic and effect that a stop of this node would have on its partitions."""
     grouped: dict[tuple[str, str], list[int]] = {}
-    for each in node["stop"]:
+    for each in node["stop"] or ():
         grouped.setdefault((each["topic"], each["then"]), []).append(each["partition"])
     return [(node["node"], topic, then, len(some), ranges(some)) for (topic, then), some in grouped.items()]
 

@@ -68,11 +68,16 @@ UNTOLD = Disk(None, None)
 
 
 def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
-    """All facts, in the form of the JSON output. `client_of`: returns a client for one address. Raises
-    ClientError."""
+    """All facts, in the form of the JSON output. `client_of`: returns a client for one address. Raises ClientError.
+
+    A client that may not describe the cluster sees some topics only. Then `partial` is true, and the effects of a stop
+    are unknown."""
+    from ottla.protocol.acls import Operation
     from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 
-    seen = client.send(DescribeClusterRequest(include_fenced_brokers=True))
+    asked = DescribeClusterRequest(include_cluster_authorized_operations=True, include_fenced_brokers=True)
+    seen = client.send(asked)
+    partial = not seen.cluster_authorized_operations >> Operation.DESCRIBE & 1
     parts = placed_of(client)
     waits = eligible_of(client, sorted({part.topic for part in parts if part.leader < 0}))
     up = {broker.broker_id for broker in seen.brokers if not broker.is_fenced}
@@ -81,6 +86,8 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
         node_facts(broker, seen.controller_id, parts, UNTOLD if broker.is_fenced else disk_of(broker, client_of))
         for broker in sorted(seen.brokers, key=lambda each: each.broker_id)
     ]
+    if partial:
+        nodes = [{**node, "stop": None} for node in nodes]
     return {
         "cluster": seen.cluster_id,
         "controller": None if seen.controller_id < 0 else seen.controller_id,
@@ -89,6 +96,7 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
         "nodes": nodes,
         "lacking": [lacking(part, waits, up, down) for part in parts if part.lack is not None],
         "on_hold": sorted({part.topic for part in parts if part.on_hold}),
+        "partial": partial,
     }
 
 
@@ -207,12 +215,14 @@ def configs_of(client: Client, names: list[str]) -> Mapping[str, Mapping[str, st
 
 
 def disk_of(broker: Any, client_of: Callable[[str], Client]) -> Disk:
-    """The disk usage that this node reports; unknown if it does not answer."""
+    """The disk usage that this node reports; unknown if it does not answer, or may not tell this client."""
     from ottla.client import ClientError
     from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 
     with suppress(ClientError), client_of(f"{broker.host}:{broker.port}") as client:
         results = client.send(DescribeLogDirsRequest(topics=None)).results
+        if not results:
+            return UNTOLD
         used = sum(part.partition_size for each in results for topic in each.topics for part in topic.partitions)
         free = sum(each.usable_bytes for each in results)
         return Disk(used, free if free >= 0 else None)
