@@ -225,6 +225,7 @@ def test_the_client_files_follow_the_certificates(set_up: Callable[..., Path], p
     own = OwnCertificates(str(pems.issue(HOST)), str(pems.file))
     folder = set_up(HOST, f"{HOST}:7000", own=own)
     assert not (folder / "node.pem").exists()
+    assert not any(name.startswith("ssl.") for name in read_properties(str(folder / "node.properties")))
 
     def trusted() -> set[str]:
         in_librdkafka = read_properties(str(folder / "client.properties"))["ssl.ca.location"]
@@ -234,6 +235,7 @@ def test_the_client_files_follow_the_certificates(set_up: Callable[..., Path], p
     set_up(HOST, f"{HOST}:7000")
     assert trusted() == {str(folder / "ca.pem")}
     assert HOST in hosts_of((folder / "node.pem").read_bytes())
+    assert read_properties(str(folder / "node.properties"))["ssl.keystore.location"] == str(folder / "node.pem")
     set_up(HOST, f"{HOST}:7000", own=own)
     assert trusted() == {str(pems.file)}
 

@@ -4,7 +4,8 @@ DIRECTORY/security has the same files as that of a standalone node (`secure_setu
 and the same settings, because they have the same host and the same user. There is one listener for each node: clients
 log in with passwords, and the other nodes prove the cluster's key, both over TLS.
 
-If the operator brings certificates (`own_certificates`), no authority is made. Those of an earlier start stay, unused.
+If the operator brings certificates (`own_certificates`), each node gets their paths beside these files, and no
+authority is made. The certificates of an earlier start stay, unused.
 
 Invariant: DIRECTORY/security exists only if the set-up is complete, as in `secure_setup`.
 """
@@ -90,6 +91,8 @@ def set_up_local_cluster(
             begin(unfinished, admin, store)
             login = Login(MECHANISM, admin, secrets.token_urlsafe(PASSWORD_BYTES))
             settings = {**node_settings(directory, admin), "ottla.cluster.secret": secrets.token_hex(SECRET_BYTES)}
+            if own is not None:
+                settings = {key: value for key, value in settings.items() if not key.startswith("ssl.")}
             texts = {
                 **(_certificates(host) if own is None else {}),
                 NODE: properties_text(_ABOUT, settings),
@@ -105,13 +108,19 @@ def node_settings(directory: str, admin: str) -> dict[str, str]:
     folder = os.path.join(directory, FOLDER)
     return {
         "security.inter.broker.protocol": LISTENER,
+        **_certificate_settings(folder),
+        "sasl.enabled.mechanisms": MECHANISM,
+        AUTHORIZER: AUTHORIZERS[0],
+        "super.users": f"User:{admin}",
+    }
+
+
+def _certificate_settings(folder: str) -> dict[str, str]:
+    return {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": os.path.join(folder, NODE_CERTIFICATE),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": os.path.join(folder, AUTHORITY),
-        "sasl.enabled.mechanisms": MECHANISM,
-        AUTHORIZER: AUTHORIZERS[0],
-        "super.users": f"User:{admin}",
     }
 
 
@@ -132,9 +141,8 @@ def _adapt_certificate(directory: str, host: str) -> None:
     try:
         with open(os.path.join(folder, NODE_CERTIFICATE), "rb") as file:
             certificate = file.read()
-    except FileNotFoundError:  # the operator has brought certificates until now
-        for name, text in _certificates(host).items():
-            replace_file(os.path.join(folder, name), text)
+    except FileNotFoundError:
+        _make_certificate(directory, host)
         return
     try:
         names = hosts_of(certificate)
@@ -142,6 +150,22 @@ def _adapt_certificate(directory: str, host: str) -> None:
         raise SettingsRefusedError(f"The certificate in {folder} can't be used: {error}.") from None
     if host not in names:
         renew(directory, [host])
+
+
+def _make_certificate(directory: str, host: str) -> None:
+    """The operator has brought certificates until now. Raises SettingsRefusedError, OSError."""
+    folder = os.path.join(directory, FOLDER)
+    path = os.path.join(folder, NODE)
+    with open(path, encoding="utf-8") as file:
+        before = file.read()
+    lacking = [
+        f"{key}={value}\n"
+        for key, value in _certificate_settings(folder).items()
+        if not any(line.startswith(f"{key}=") for line in before.splitlines())
+    ]
+    replace_file(path, before + "".join(lacking))
+    for name, text in _certificates(host).items():
+        replace_file(os.path.join(folder, name), text)
 
 
 def _adapt_client_files(folder: str, bootstrap: str, authority: str) -> None:

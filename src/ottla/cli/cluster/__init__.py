@@ -270,8 +270,8 @@ END_HOLD = (
     "ottla.retention.hold."
 )
 PARTIAL = (
-    "You may not describe the cluster: topics that are hidden from you are missing here, and whether a node can stop is "
-    "unknown. `ottla acls add --operation describe --cluster` allows it."
+    "You may not describe the cluster: topics that are hidden from you are missing here, and whether a node can stop "
+    "is unknown. `ottla acls add --operation describe --cluster` allows it."
 )
 ROWS_MAX = 20
 """The most topics in a table; JSON has every partition."""
