@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import ssl
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from ottla.cli.connection import HERE, LOCAL, Cluster, address, client_propertie
 from ottla.cli.console_process import DEFAULT, end_with_parent
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, UsageError, say
+from ottla.cli.reporting import TOPIC, ReportsFrom
 from ottla.cli.schemas import SchemaRegistry, registry_of
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def console(
     tls_key: Key = None,
     host_name: Names = None,
     schema_registry: SchemaRegistry = None,
+    reports_from: ReportsFrom = TOPIC,
     cluster: Cluster = HERE,
 ) -> None:
     """Show a cluster in the browser; works on any Kafka.
@@ -86,6 +89,7 @@ def console(
     settings = settings_of(
         cluster, read_only=read_only, no_records=no_records, is_https=tls_cert is not None, registry=registry
     )
+    settings = replace(settings, reports=reports_from)
     try:
         serving.require_safe(host, is_https=settings.is_https, mechanism=settings.mechanism)
         listener = serving.bound(host, port)

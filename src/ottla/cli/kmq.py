@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from ottla.cli.connection import (
     complete_topics,
     connect,
     named,
+    own_clients,
     pairs,
     plain_errors,
 )
@@ -32,10 +34,13 @@ from ottla.cli.existing import PARTITIONS_MAX, REPLICAS_MAX
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, UsageError, counted, field, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, Limit, MaxRecords, choose_one, tell_unchanged
+from ottla.cli.reporting import NO_REPORTS, TIMEOUT_S, ReportOptions, reporting
 from ottla.cli.times import parse_time, shown_time
 
 if TYPE_CHECKING:
+    from ottla.client import Client
     from ottla.kmq import KmqConfig
+    from ottla.kmq.metrics import Tracking
     from ottla.kmq.redrive import Letter, Outcome
 
 app = typer.Typer(
@@ -146,6 +151,8 @@ class RedeliveryOptions:
         )
 
 
+KIND = "kmq-tracker"
+"""The kind of both trackers in their reports."""
 BY_DEFAULT = RedeliveryOptions()
 """The defaults of both trackers."""
 
@@ -198,6 +205,7 @@ def tracker(
         typer.Option("--open-max", min=1, help="Messages in work that are kept for each partition (default 200000)."),
     ] = 200_000,
     metrics: Metrics = None,
+    reports: ReportOptions = NO_REPORTS,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log warnings only.")] = False,
     cluster: Cluster = HERE,
 ) -> None:
@@ -209,9 +217,30 @@ def tracker(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("ottla.kmq").setLevel(logging.WARNING if quiet else logging.INFO)
     with refusals():
-        made = RedeliveryTracker(client_properties(cluster), config)
+        given = client_properties(cluster)
+
+    def connect() -> Client:
+        return own_clients(given, TIMEOUT_S)()
+
+    topics = config.queue, config.dead_letters
+    with reporting(reports, KIND, queue, connect, reads=[config.markers], writes=topics) as reporter, refusals():
+        made = RedeliveryTracker(given, config)
+        reporter.measures.append(lambda: {"rows": made.figures.markers_read, **measured(made)})
         with stopped_by_signals(made.stop), serving(made, metrics):
             made.run()
+
+
+def measured(tracker: Tracking) -> dict[str, float]:
+    """The figures of a tracker for its reports."""
+    figures, partitions = tracker.figures, tracker.partitions
+    due = [each.oldest_due_ms for each in partitions if each.oldest_due_ms is not None]
+    return {
+        "open_messages": sum(each.open for each in partitions),
+        "overdue_ms": max(0, time.time_ns() // 1_000_000 - min(due)) if due else 0,
+        "redelivered": figures.redelivered,
+        "dead_lettered": sum(figures.dead_lettered.values()),
+        "write_failures": figures.write_failures,
+    }
 
 
 @contextmanager

@@ -9,16 +9,21 @@ import re
 import resource
 import signal
 import socket
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ottla.cli import output
-from ottla.cli.connection import HERE, Cluster, complete_topics
+from ottla.cli.connection import HERE, Cluster, complete_topics, own_clients
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, counted
+from ottla.cli.reporting import NO_REPORTS, TIMEOUT_S, ReportOptions, reporting
+
+if TYPE_CHECKING:
+    from ottla.client import Client
 
 EPILOG = "Example: ottla ship /var/log/nginx '/srv/*/logs/*.log' --topic logs"
 
@@ -94,13 +99,14 @@ def ship(
     linger_ms: LingerMs = 60_000,
     record_max: RecordMax = 524_288,
     lines_max: LinesMax = 1_000,
+    reports: ReportOptions = NO_REPORTS,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")] = False,
     cluster: Cluster = HERE,
 ) -> None:
     """Send lines of growing files to a topic until SIGTERM, exactly once, through rotation, truncation and restarts."""
     from ottla.ship.failures import ShipFailedError
     from ottla.ship.follow import Bounds
-    from ottla.ship.runner import Shipping
+    from ottla.ship.runner import Shipping, Totals
     from ottla.ship.runner import ship as run
     from ottla.ship.state import default_directory
 
@@ -116,11 +122,18 @@ def ship(
         bounds=Bounds(record_max=record_max, lines_max=lines_max, flush_ms=flush_ms, linger_ms=linger_ms),
     )
     allow_descriptors()
-    stop = Stop()
-    try:
-        totals = run(shipping, say=(lambda text: None) if quiet else say, stopped=stop)
-    except ShipFailedError as failed:
-        raise CommandError(str(failed)) from None
+    stop, totals = Stop(), Totals()
+
+    def connect() -> Client:
+        return own_clients(shipping.settings, TIMEOUT_S)()
+
+    with reporting(reports, "ship", topic, connect, reads=paths, writes=[topic]) as reporter:
+        reporter.measures.append(lambda: {"rows": totals.records, **asdict(totals)})
+        try:
+            run(shipping, say=(lambda text: None) if quiet else say, stopped=stop, totals=totals)
+        except ShipFailedError as failed:
+            raise CommandError(str(failed)) from None
+        reporter.summary = sentence(totals)
     if not quiet:
         say(sentence(totals))
 

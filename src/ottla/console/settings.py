@@ -6,6 +6,7 @@ import secrets
 import ssl
 from dataclasses import dataclass, field
 
+from ottla.client.reports import TOPIC
 from ottla.client.sasl import Login
 from ottla.schemas.registry import RegistrySettings
 
@@ -15,8 +16,9 @@ class Settings:
     """The cluster, and how browsers reach the console.
 
     `login` is the cluster login of every session; with `mechanism`, each user logs in to the cluster instead. `hosts`
-    are the values of the Host header that are accepted: "127.0.0.1:9900". `arguments` end the printed commands.
-    `registry` has the schemas of records; it is not asked where records are hidden.
+    are the values of the Host header that are accepted: "127.0.0.1:9900". `registry` has the schemas of records; it is
+    not asked where records are hidden. `reports` is the topic to which pipelines report. `arguments` end the printed
+    commands.
     """
 
     bootstrap: str
@@ -27,6 +29,7 @@ class Settings:
     read_only: bool = False
     no_records: bool = False
     registry: RegistrySettings | None = None
+    reports: str = TOPIC
     is_https: bool = False
     arguments: tuple[str, ...] = ()
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)

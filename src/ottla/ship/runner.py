@@ -70,12 +70,13 @@ class Totals:
     unacknowledged: int = 0
 
 
-def ship(shipping: Shipping, *, say: Say, stopped: Stopped) -> Totals:
-    """Ship until `stopped`, or with `once` until everything that exists now is acknowledged.
+def ship(shipping: Shipping, *, say: Say, stopped: Stopped, totals: Totals | None = None) -> Totals:
+    """Ship until `stopped`, or with `once` until everything that exists now is acknowledged. Counts in `totals`, and
+    returns them.
 
     Raises ShipFailedError. Waits indefinitely for the broker, and reports that it waits.
     """
-    totals = Totals()
+    totals = Totals() if totals is None else totals
     state = StateFile(shipping.state, shipping.topic)
     lost = 0
     try:

@@ -88,7 +88,10 @@ def activity(
     """
     options = running.run_options()
     settings, delay_s = settings_of(window, gap, top, conversion), seconds(late, "--late")
-    with plain_failures():
+    with (
+        running.reported(options, "activity", table, reads=topic, writes=[table, output_topic]) as (options, reporter),
+        plain_failures(),
+    ):
         from ottla.spark.activity import run
 
         found = run(
@@ -103,6 +106,7 @@ def activity(
             batch_rows=batch_rows,
             allow_loss=allow_loss,
         )
+        reporter.summary = str(found)
     if report is not None and not running.quiet:
         say(f"The report is in {report}.", err=True)
     say_lines(found)

@@ -93,20 +93,24 @@ def archive(
     options = running.run_options()
     from ottla.spark.archive import run
 
-    with plain_failures():
-        say_lines(
-            run(
-                options,
-                chosen,
-                table,
-                format=format,
-                starting=starting,
-                read_committed=read_committed,
-                batch_rows=batch_rows,
-                compression=compression,
-                allow_loss=allow_loss,
-            )
+    reads = topic or [f"topics matching {pattern}"]
+    with (
+        running.reported(options, "archive", table, reads=reads, writes=[table]) as (options, reporter),
+        plain_failures(),
+    ):
+        archived = run(
+            options,
+            chosen,
+            table,
+            format=format,
+            starting=starting,
+            read_committed=read_committed,
+            batch_rows=batch_rows,
+            compression=compression,
+            allow_loss=allow_loss,
         )
+        reporter.summary = str(archived)
+    say_lines(archived)
 
 
 def topics_of(topics: list[str] | None, pattern: str | None) -> list[str] | re.Pattern[str]:

@@ -36,5 +36,13 @@ def kmq_tracker(
     from ottla.spark.tracker.running import Progress, run
 
     progress = Progress(config)
-    with plain_failures(), kmq.serving(progress, metrics):
-        say_lines(run(options, config, markers_per_batch=batch_markers, progress=progress))
+    topics = config.queue, config.dead_letters
+    with (
+        running.reported(options, kmq.KIND, queue, reads=[config.markers], writes=topics) as (options, reporter),
+        plain_failures(),
+        kmq.serving(progress, metrics),
+    ):
+        reporter.measures.append(lambda: kmq.measured(progress))
+        tracked = run(options, config, markers_per_batch=batch_markers, progress=progress)
+        reporter.summary = str(tracked)
+    say_lines(tracked)

@@ -92,14 +92,17 @@ def logs(
         return
     if table is None:
         raise CommandError("Say where the tables are to be: --table DIR.")
-    options = running.run_options()
-    with plain_failures():
+    options, topics = running.run_options(), topic or ["logs"]
+    with (
+        running.reported(options, "logs", table, reads=topics, writes=[table, output_topic]) as (options, reporter),
+        plain_failures(),
+    ):
         from ottla.spark.logs.batches import LineSettings
         from ottla.spark.logs.run import run
 
         outcome = run(
             options,
-            topic or ["logs"],
+            topics,
             table,
             settings=LineSettings(window, delay, zone, hints(hint)),
             output_topic=output_topic,
@@ -108,6 +111,7 @@ def logs(
             batch_rows=batch_rows,
             allow_loss=allow_loss,
         )
+        reporter.summary = str(outcome)
     say_lines(outcome)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
@@ -16,10 +16,13 @@ import typer
 
 from ottla.cli.connection import HERE, Cluster, pairs
 from ottla.cli.output import CommandError, UsageError
+from ottla.cli.reporting import NO_REPORTS, ReportOptions, reporting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ottla.client import Client
+    from ottla.client.reporting import Reporter
     from ottla.spark.running.run import RunOptions
 
 Master = Annotated[
@@ -105,6 +108,7 @@ class PipelineOptions:
     once: Once = False
     trigger: Trigger = 1.0
     job: JobOptions = ONE_JOB
+    reports: ReportOptions = NO_REPORTS
     quiet: Quiet = False
 
     def run_options(self) -> RunOptions:
@@ -116,6 +120,25 @@ class PipelineOptions:
             trigger_s=self.trigger,
             quiet=self.quiet,
         )
+
+    @contextmanager
+    def reported(
+        self,
+        options: RunOptions,
+        kind: str,
+        subject: str,
+        *,
+        reads: Iterable[str] = (),
+        writes: Iterable[str | None] = (),
+    ) -> Iterator[tuple[RunOptions, Reporter]]:
+        """Report on a pipeline from here to its end, if the user asked for it. Yields the options to run it with."""
+        from ottla.spark.running.run import connection_of
+
+        def connect() -> Client:
+            return connection_of(options).connect()
+
+        with reporting(self.reports, kind, subject, connect, reads=reads, writes=writes) as reporter:
+            yield replace(options, reporter=reporter), reporter
 
 
 EVERY_SECOND = PipelineOptions()

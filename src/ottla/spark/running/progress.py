@@ -138,6 +138,8 @@ class View:
         self._drawn_s = self._began_s
         self._live: Live | None = None
         self._said: dict[str, tuple[str, float]] = {}
+        self.figures: dict[str, float] = {}
+        """The figures of all queries together, as of the last call of `measure`."""
         self.waits = False
         """Whether the queries wait for executors, as the cluster has given them none."""
 
@@ -175,6 +177,22 @@ class View:
     def take(self, name: str, progress: Progress) -> None:
         """Add a new report."""
         self._figures.setdefault(name, Figures()).take(progress, time.monotonic())
+
+    def measure(self) -> None:
+        """Replace `figures`; another thread may read them."""
+        now_s, found = time.monotonic(), list(self._figures.values())
+        lags = [sum(each.lag.values()) for each in found if each.lag]
+        self.figures = {
+            "rows": sum(each.rows for each in found),
+            "in_rate": round(sum(each.in_rate(now_s, self._began_s) for each in found), 1),
+            "processed_rate": round(sum(each.processed_rate for each in found), 1),
+            **({"lag": sum(lags)} if lags else {}),
+            "batches": sum(each.batches for each in found),
+            "batch_ms": round(max((each.batch_s for each in found), default=0.0) * 1000),
+            "late_rows": sum(each.late_rows for each in found),
+            "state_rows": sum(each.state_rows for each in found),
+            "state_bytes": sum(each.state_bytes for each in found),
+        }
 
     def draw(self) -> None:
         """Show the figures, where it is time to."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ottla.client import BrokerError, Client, ClientError
+from ottla.client.reporting import Reporter
 from ottla.spark.platform.client_properties import ClientProperties, WrongOptionError, client_properties
 from ottla.spark.platform.failures import OptionsRefusedError, PipelineFailedError, means_away, sentence, text_of
 from ottla.spark.platform.paths import local_path
@@ -62,6 +63,8 @@ class RunOptions:
     broker_wait_s: float | None = None
     on_loss: str = ADVICE
     """Advice for lost records, appended to the message after a semicolon."""
+    reporter: Reporter | None = field(default=None, repr=False)
+    """Gets the figures of the queries."""
 
     def sentence(self, run: str, checkpoint: str, text: str) -> str:
         """Describe a failure, and what to do, in a sentence."""
@@ -209,6 +212,8 @@ def run_queries(
         for run in runs:
             run.count = (counts or {}).get(run.name)
         with View(quiet=options.quiet) as view, stopped_by_signals() as stopped:
+            if options.reporter is not None:
+                options.reporter.measures.append(lambda: view.figures)
             return Loop(options, session, runs, view, stopped, enough or threading.Event()).run()
 
 
@@ -351,6 +356,7 @@ class Loop:
         except Exception:
             self._interrupt()
             raise
+        self._view.measure()
         rows, batches = sum(run.rows for run in self._runs), sum(run.batches for run in self._runs)
         finished = Finished(rows, batches, time.monotonic() - began, self._stopped.is_set())
         how = "Stopped" if finished.stopped else "Done"
@@ -395,6 +401,7 @@ class Loop:
                 self._failed(run, error)
         self._view.waits = self._waits()
         self._view.draw()
+        self._view.measure()
 
     def _waits(self) -> bool:
         with suppress(Exception):  # the JVM is gone, which the next poll finds out

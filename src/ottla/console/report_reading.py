@@ -1,0 +1,24 @@
+"""Reads the reports of pipelines for pages, each record once in a session."""
+
+from __future__ import annotations
+
+from ottla.client.reports import TOPIC, ReportsReader
+from ottla.console.page import Context
+from ottla.escaping import visible
+
+
+def reports_of(context: Context, unseen: list[str]) -> ReportsReader:
+    """The reports that the user may read. Raises BrokerError without such a topic or the permission, and
+    RecordsHiddenError with --no-records."""
+    kept: ReportsReader = context.session.memory.setdefault("reports", ReportsReader(context.settings.reports))
+    if not kept.read(context.client):
+        unseen.append("The newest reports: there are more than one page reads. The next update continues.")
+    if kept.invalid:
+        unseen.append(f"{kept.invalid:,} records of {visible(kept.topic)}: they are no reports of this version of Ottla.")
+    return kept
+
+
+def options_of(context: Context) -> tuple[str, ...]:
+    """The options of `ottla pipeline` that name the topic."""
+    topic = context.settings.reports
+    return () if topic == TOPIC else ("--reports-from", topic)
