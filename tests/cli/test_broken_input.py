@@ -91,6 +91,8 @@ CASES = {
     "kmq tracker": Case("{here}", "nosuch"),
     "kmq stats": Case("nosuch", "nosuch"),
     "kmq redrive": Case("nosuch", "nosuch"),
+    "pipeline list": Case(unknown="--reports-from nosuch"),
+    "pipeline describe": Case("nosuch", "nosuch --reports-from nosuch"),
     "pipeline kmq-tracker": Case("{here} --checkpoint {none} --once --wait 0", "nosuch --checkpoint {none} --once"),
     "pipeline replay": Case("-t {here} --count --wait 0", "-t nosuch --count"),
     "pipeline activity": Case("-t {here} --table {none} --once --wait 0", "-t nosuch --table {none} --once"),

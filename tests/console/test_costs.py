@@ -19,6 +19,7 @@ from ottla.testing import EmbeddedBroker
 from tests.console.test_share_group_pages import configured, take
 from tests.harness.console.lookers import places, subjects
 from tests.harness.console.over_http import User, address, settings, user
+from tests.harness.reports import report, write_reports
 
 REQUESTS_MAX = 20
 OF_SEVERAL_TIMES = {"/group/part/past": 30, "/overview/part/findings": 30}
@@ -46,6 +47,7 @@ def console_broker() -> Iterator[EmbeddedBroker]:
         consumer.close()
         broker.create_topic("dlq.letters", configs={"errors.deadletterqueue.group.enable": "true"})
         with Client(broker.bootstrap_servers) as client:
+            write_reports(client, report("readers", figures={"lag": 1}))
             configured(
                 client,
                 "workers",

@@ -14,11 +14,13 @@ from confluent_kafka import Consumer, TopicPartition
 from playwright.sync_api import Browser, expect
 
 from ottla.client import Client
+from ottla.client.reports import FAILED, Report
 from ottla.console.page import url
 from ottla.protocol.records import Record, build_batch
 from ottla.testing import EmbeddedBroker
 from tests.harness.console.browser import opened as open_page
 from tests.harness.console.over_http import User
+from tests.harness.reports import report, write_reports
 
 PAYLOADS = (
     "<script>document.title='hacked'</script>",
@@ -45,6 +47,10 @@ ADDRESSES = (
     url("/topic/delete", name=EVIL),
     url("/topics", q=EVIL, page=EVIL),
     url("/topics", q=EVIL),
+    "/pipelines",
+    *(url("/pipeline", name=payload) for payload in PAYLOADS),
+    url("/pipelines", q=EVIL),
+    url("/pipeline", name=f"no {EVIL}"),
     "/groups",
     *(url("/group", name=f"{payload}-group") for payload in PAYLOADS if "\x00" not in payload),
     url("/transaction", name=EVIL),
@@ -63,6 +69,7 @@ def console_broker() -> Iterator[EmbeddedBroker]:
         ]
         with Client(broker.bootstrap_servers) as client:
             client.produce_raw("clicks", 0, bytes(build_batch(records)))
+            write_reports(client, *(hostile(each) for each in PAYLOADS))
         for each in PAYLOADS:
             if "\x00" not in each:  # librdkafka's names end there
                 group = {"group.id": f"{each}-group", "client.id": each, "bootstrap.servers": broker.bootstrap_servers}
@@ -70,6 +77,12 @@ def console_broker() -> Iterator[EmbeddedBroker]:
                 consumer.commit(offsets=[TopicPartition("clicks", 0, 1)], asynchronous=False)
                 consumer.close()
         yield broker
+
+
+def hostile(text: str) -> Report:
+    """A report with a text wherever one can be."""
+    texts = {"kind": text, "host": text, "ottla": text, "summary": text, "error": text}
+    return report(text, state=FAILED, reads=(text,), writes=(text,), figures={text: 1, "lag": 2}, **texts)
 
 
 class Elements(HTMLParser):
@@ -115,7 +128,7 @@ def test_a_file_keeps_a_hostile_name_out_of_its_headers(visitor: User) -> None:
 @pytest.mark.xdist_group("browser")
 def test_no_payload_runs_in_a_browser(browser: Browser, console_address: str) -> None:
     with open_page(browser, console_address) as found:
-        for address in ("/messages?topic=clicks&from=start", ADDRESSES[2], "/groups"):
+        for address in ("/messages?topic=clicks&from=start", ADDRESSES[2], "/groups", "/pipelines"):
             found.go(address)
             expect(found.page.get_by_text("onerror").first).to_be_visible()
             expect(found.page).not_to_have_title(re.compile("hacked|^1$"))

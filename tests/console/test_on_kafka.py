@@ -27,6 +27,7 @@ from tests.console.test_share_group_pages import configured, take
 from tests.harness.console.lookers import places, subjects
 from tests.harness.console.over_http import User, address, user
 from tests.harness.waiting import soon
+from tests.harness.reports import report, write_reports
 
 PEER = os.environ.get("OTTLA_CONSOLE_PEER")
 pytestmark = pytest.mark.skipif(not PEER, reason="needs a Kafka cluster: make console-peer PEER=host:port")
@@ -127,6 +128,7 @@ def busy() -> Iterator[None]:
                 break
         with Client(str(PEER)) as client:
             configured(client, SHARE, {"share.auto.offset.reset": "earliest"})
+            write_reports(client, report(GROUP))
         worker = ShareMember(lambda: Client(str(PEER)), SHARE, [TOPIC])
         stack.enter_context(worker)
         held = take(worker, 3)

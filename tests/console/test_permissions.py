@@ -35,16 +35,18 @@ from ottla.testing import EmbeddedBroker
 from ottla.testing.security import Acl
 from tests.harness.console.over_http import User, address, anonymous, hidden_in, settings
 from tests.harness.console.over_http import user as console_user
+from tests.harness.reports import report, write_reports
 
 OP, KIND = Operation, ResourceType
 ADMIN, ADA, GUEST, CLERK = "admin", "ada", "guest", "clerkson"
 USERS = (ADMIN, ADA, GUEST)
-OFFSETS = "__consumer_offsets"
+OFFSETS, REPORTS = "__consumer_offsets", "ottla.reports"
 ACLS = [
     Acl(ADA, "read", topic="orders"),
     Acl(ADA, "read", group="billing"),
     Acl(ADA, "read", group="packing"),
     Acl(ADA, "describe", topic="parcels"),
+    Acl(ADA, "describe", topic=REPORTS),
     Acl(CLERK, "all", topic="payroll", group="wagebook"),
 ]
 RULES = [rule for acl in ACLS for rule in acl.bindings()]
@@ -108,7 +110,7 @@ def reads() -> Iterator[Asked]:
     """The pages, parts and downloads, with each thing that they can be about."""
     for path in ("/overview", "/overview/part/findings", "/overview/part/disks", "/topics", "/messages", "/groups",
                  "/share-groups", "/transactions", "/transactions/part/held", "/cluster", "/cluster/part/behind",
-                 "/security", "/kmq-queues"):  # fmt: skip
+                 "/security", "/kmq-queues", "/pipelines"):  # fmt: skip
         yield Asked(path)
     yield Asked("/topics", query={"internal": 1})
     yield Asked("/cluster/part/moves", (CLUSTER,))
@@ -145,6 +147,7 @@ def reads() -> Iterator[Asked]:
         yield Asked("/dead-letters", (configs, on_topic(OP.DESCRIBE, "dlq.gravestones")), {"name": name})
     for path in ("/kmq-queue", "/kmq-dead-letters"):
         yield Asked(path, (on_topic(OP.DESCRIBE, "payroll"),), {"name": "payroll"})
+    yield Asked("/pipeline", (on_topic(OP.READ, REPORTS),), {"name": "nightshift"})
     for path in ("/transaction", "/transaction/part/readers"):
         yield Asked(path, (Need(OP.DESCRIBE, KIND.TRANSACTIONAL_ID, "strongbox"),), {"name": "strongbox"})
 
@@ -218,6 +221,7 @@ HIDDEN = {
     "packing": on_group(OP.DESCRIBE, "packing"),
     "severance": on_group(OP.DESCRIBE, "severance"),
     "strongbox": Need(OP.DESCRIBE, KIND.TRANSACTIONAL_ID, "strongbox"),
+    "nightshift": on_topic(OP.READ, REPORTS),
     "clerkson": CLUSTER,
     **{f"text-of-{name}": on_topic(OP.READ, name) for name in TOPICS},
 }
@@ -256,6 +260,7 @@ def broker() -> Iterator[EmbeddedBroker]:
             return Client(started.bootstrap_servers, login=login)
 
         with connect() as admin:
+            write_reports(admin, report("nightshift"))
             for group in SHARE_GROUPS:
                 configs = {DEAD_LETTERS: "dlq.gravestones", "share.auto.offset.reset": "earliest"}
                 rows = [AlterableConfig(name, 0, value) for name, value in configs.items()]
@@ -339,6 +344,7 @@ def test_hidden_records_are_on_no_page(broker: EmbeddedBroker) -> None:
         "/message/download/key",
         "/message/download/value",
         "/group/part/past",
+        "/pipeline",
     }
     clients = Clients(
         broker.bootstrap_servers, None, broker._client(None).login, deadline_s=30, read_only=False, no_records=True

@@ -88,6 +88,12 @@ class Report:
         is_late = now_ms - self.at_ms > SILENT_AFTER * self.every_ms
         return SILENT if self.state == RUNNING and is_late else self.state
 
+    def figures_at(self, now_ms: int) -> dict[str, float]:
+        """The figures; without rates if its pipeline does not run now."""
+        if self.standing(now_ms) == RUNNING:
+            return dict(self.figures)
+        return {name: value for name, value in self.figures.items() if not name.endswith("_rate")}
+
 
 def report_of(key: bytes | None, value: bytes, at_ms: int) -> Report:
     """The report in a record. Raises InvalidReportError."""

@@ -14,7 +14,9 @@ def reports_of(context: Context, unseen: list[str]) -> ReportsReader:
     if not kept.read(context.client):
         unseen.append("The newest reports: there are more than one page reads. The next update continues.")
     if kept.invalid:
-        unseen.append(f"{kept.invalid:,} records of {visible(kept.topic)}: they are no reports of this version of Ottla.")
+        unseen.append(
+            f"Records of {visible(kept.topic)} that are no reports of this version of Ottla: {kept.invalid:,}."
+        )
     return kept
 
 

@@ -9,7 +9,7 @@ from ottla.console.registry import PAGES
 
 
 def subjects(topic: str, group: str, share: str, transactional_id: str) -> dict[str, dict[str, str]]:
-    """The query of each page that shows one thing."""
+    """The query of each page that shows one thing. A pipeline has the name of the group."""
     return {
         "topic": {"name": topic},
         "messages": {"topic": topic},
@@ -19,6 +19,7 @@ def subjects(topic: str, group: str, share: str, transactional_id: str) -> dict[
         "dead_letters": {"name": share},
         "kmq_queue": {"name": topic},
         "kmq_dead_letters": {"name": topic},
+        "pipeline": {"name": group},
         "transaction": {"name": transactional_id},
         "drain": {"node": "1"},
     }

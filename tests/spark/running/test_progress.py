@@ -35,6 +35,27 @@ def report(batch: int = 3, rows: int = 500, *, took_ms: int = 800, **more: Any) 
     }
 
 
+def test_the_figures_of_all_queries_for_reports() -> None:
+    view = View(quiet=True)
+    for name in ("one", "two"):
+        view.take(name, report())
+    view.measure()
+    assert view.figures.pop("in_rate") > 0
+    assert view.figures == {
+        "rows": 1000,
+        "processed_rate": 1250,
+        "lag": 2060,
+        "batches": 2,
+        "batch_ms": 800,
+        "late_rows": 4,
+        "state_rows": 2400,
+        "state_bytes": 6_800_000,
+    }
+    empty = View(quiet=True)
+    empty.measure()
+    assert "lag" not in empty.figures
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

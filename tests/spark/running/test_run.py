@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from ottla.client import Client
+from ottla.client.reporting import Reporter, about
 from ottla.spark.running import run
 from ottla.spark.running.each_batch import each_batch, readable
 from ottla.spark.running.run import PipelineFailedError, RunOptions, read_stream, require_topics, run_queries
 from ottla.spark.running.topic_ids import require_same
 from ottla.testing import EmbeddedBroker
+from tests.harness.console.over_http import user
 from tests.harness.waiting import SPARKS_PATIENCE_S, soon
 
 if TYPE_CHECKING:
@@ -56,8 +60,12 @@ def test_a_run_reads_what_is_there_and_the_next_goes_on(
     fill(broker, topic, 1000)
     options = once(broker, tmp_path / "checkpoint")
     require_topics(options, [topic])
-    finished = run_queries(options, spark, [counting(spark, options, [topic])])
+    told = reporter(broker, topic)
+    with told:
+        reported = replace(options, reporter=told)
+        finished = run_queries(reported, spark, [counting(spark, options, [topic])])
     assert (finished.rows, finished.batches, finished.stopped) == (1000, 3, False)
+    shown_on_its_page(broker, topic)
     assert (tmp_path / "checkpoint" / "counted" / "commits" / "2").is_file()
     assert "Done: 1,000 rows in 3 batches" in printed()[1]
     assert spark.table("counted").count() == 1000
@@ -69,6 +77,22 @@ def test_a_run_reads_what_is_there_and_the_next_goes_on(
     said = printed()[1]  # quiet, but a setting that has no effect is worth a warning
     assert re.fullmatch(r"counted continues with the 2 shuffle partitions .*\n", said), said
     bad_checkpoints(spark, broker, topic, tmp_path / "checkpoint")
+
+
+def reporter(broker: EmbeddedBroker, topic: str) -> Reporter:
+    described = about("archive", "/lake", name=topic, reads=(topic,))
+    return Reporter(lambda: Client(broker.bootstrap_servers), "ottla.reports", described, say=pytest.fail)
+
+
+def shown_on_its_page(broker: EmbeddedBroker, topic: str) -> None:
+    """What the run reported, in the console."""
+    with user(broker.bootstrap_servers) as visitor:
+        view = visitor.json("/pipeline", name=topic)
+        assert topic in visitor.get("/pipelines")
+    figures = dict(view["figures"])
+    assert (view["row"]["state"], view["row"]["lag"], view["reads"]) == ("stopped", 0, [topic])
+    assert (figures["rows"], figures["batches"], figures["late_rows"]) == (1000, 3, 0)
+    assert figures["batch_ms"] > 0
 
 
 def bad_checkpoints(spark: SparkSession, broker: EmbeddedBroker, topic: str, good: Path) -> None:

@@ -16,15 +16,15 @@ from ottla.cli.times import shown_time
 from ottla.escaping import visible
 
 if TYPE_CHECKING:
-    from ottla.client.reports import Report
+    from ottla.client.reports import Report, ReportsReader
 
 COLUMNS = ("NAME", "KIND", "STATE", "IN/S", "PROCESSED/S", "LAG", "BATCH-MS", "LAST-REPORT", "HOST")
 LIST_EPILOG = "Example: ottla pipeline list --format json"
 DESCRIBE_EPILOG = "Example: ottla pipeline describe archive:/srv/lake@web1"
 
 
-def read(cluster: Cluster, topic: str) -> dict[str, Report]:
-    """The newest report of each pipeline, by name. Raises CommandError."""
+def read(cluster: Cluster, topic: str) -> ReportsReader:
+    """All reports in the topic. Raises CommandError."""
     from ottla.client import BrokerError
     from ottla.client.reports import ReportsReader
 
@@ -39,9 +39,7 @@ def read(cluster: Cluster, topic: str) -> dict[str, Report]:
             raise CommandError(
                 f"There is no topic {visible(topic)}: pipelines report to it with --reports-to {visible(topic)}."
             ) from None
-    if reader.invalid:
-        say(f"{reader.invalid:,} records are no reports of this version of Ottla.", err=True)
-    return reader.newest()
+    return reader
 
 
 @with_shared_options
@@ -50,14 +48,16 @@ def list_pipelines(reports_from: ReportsFrom = TOPIC, cluster: Cluster = HERE, f
     found, now_ms = read(cluster, reports_from), time.time_ns() // 1_000_000
     print_rows(
         COLUMNS,
-        [row_of(each, now_ms) for _, each in sorted(found.items())],
+        [row_of(each, now_ms) for _, each in sorted(found.newest().items())],
         format,
         none="No pipeline has reported.",
     )
+    if found.invalid:
+        say(f"Records that are no reports of this version of Ottla: {found.invalid:,}.", err=True)
 
 
 def row_of(report: Report, now_ms: int) -> tuple[Any, ...]:
-    figures = report.figures
+    figures = report.figures_at(now_ms)
     rates = [figures.get(each) for each in ("in_rate", "processed_rate", "lag", "batch_ms")]
     return report.name, report.kind, report.standing(now_ms), *rates, shown_time(report.at_ms), report.host
 
@@ -70,7 +70,7 @@ def describe(
     format: Output = Format.TABLE,
 ) -> None:
     """Show the newest report of a pipeline: what it reads and writes, its figures, why it failed."""
-    report = read(cluster, reports_from).get(name)
+    report = read(cluster, reports_from).newest().get(name)
     if report is None:
         raise CommandError(f"No pipeline {visible(name)} has reported to {visible(reports_from)}.")
     state = report.standing(time.time_ns() // 1_000_000)

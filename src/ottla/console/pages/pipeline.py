@@ -13,8 +13,8 @@ from ottla.console.report_reading import options_of, reports_of
 from ottla.escaping import visible
 
 LABELS: Final = {
-    "in_rate": "Records read per second",
-    "processed_rate": "Records processed per second",
+    "in_rate": "Read per second",
+    "processed_rate": "Processed per second",
     "lag": "Lag in records",
     "batch_ms": "Milliseconds of a batch",
     "late_rows": "Late rows",

@@ -85,7 +85,7 @@ def rows_of(reports: Iterable[Report], now_ms: int) -> list[PipelineRow]:
 
 def row_of(report: Report, now_ms: int) -> PipelineRow:
     """The row of a pipeline at a time."""
-    state, figures = report.standing(now_ms), report.figures
+    state, figures = report.standing(now_ms), report.figures_at(now_ms)
     return PipelineRow(
         report.name,
         report.kind,
