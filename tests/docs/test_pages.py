@@ -17,7 +17,7 @@ from tests.harness.docs.reader import READ_ONLY, TOP, Reader, blocks_of
 from tools.node_process import held_ports
 
 SHORT = ["docs/durability.md", "docs/groups.md", "docs/private-requests.md", "docs/testing.md", "docs/transactions.md"]
-LONG = ["docs/kmq.md", "docs/queues.md", "docs/pipelines/ship.md"]
+LONG = ["docs/kmq.md", "docs/queues.md", "docs/pipelines/reports.md", "docs/pipelines/ship.md"]
 """Pages whose commands wait, for locks that run out and lines that come."""
 PAGES = [*SHORT, *LONG]
 FOLLOWED_TOO = pytest.mark.slow("tests/docs/test_pages.py::test_a_page_can_be_followed")
