@@ -98,6 +98,11 @@ def test_bytes_that_are_no_report() -> None:
         with pytest.raises(InvalidReportError):
             report_of(key, good, 0)
     assert report_of(b"\xff", good, 0).name == "\ufffd"
+    half = good[:-1] + b',"error":"half \\ud800","reads":["\\udc80"],"figures":{"\\udc80":1}}'
+    read = report_of(b"name", half, 0)
+    assert (read.error, read.reads, read.figures) == ("half ?", ("?",), {"?": 1})
+    odd = report(reads=("\udc80.log",))
+    assert report_of(odd.name.encode(), odd.encoded(), 0).reads == ("?.log",)
 
 
 def test_a_running_pipeline_is_silent_when_four_reports_are_missing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -66,13 +66,13 @@ def reporting(
     subject: str,
     connect: Callable[[], Client],
     *,
-    reads: Iterable[str] = (),
+    reads: Sequence[str] = (),
     writes: Iterable[str | None] = (),
 ) -> Iterator[Reporter]:
     """Report on the command from here to its end, if it was asked to. `subject` tells pipelines of a kind apart."""
     from ottla.client.reporting import Reporter, about
 
-    written = tuple(each for each in writes if each)
-    described = about(kind, subject, name=options.report_as, reads=tuple(reads), writes=written)
+    written = [each for each in writes if each]
+    described = about(kind, subject, name=options.report_as, reads=reads, writes=written)
     with Reporter(connect, options.reports_to, described, say=lambda text: say(text, err=True)) as reporter:
         yield reporter

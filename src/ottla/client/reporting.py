@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -152,8 +152,12 @@ def create_if_missing(client: Client, topic: str) -> None:
         check(made.error_code, f"topic {topic}", made.error_message)
 
 
+def shortened(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(each[:NAME_MAX] for each in names[:NAMES_MAX])
+
+
 def about(
-    kind: str, subject: str, *, name: str | None = None, reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()
+    kind: str, subject: str, *, name: str | None = None, reads: Sequence[str] = (), writes: Sequence[str] = ()
 ) -> Report:
     """What the reports of this process say about it. The default name is the same after a restart."""
     host, now_ms = socket.gethostname(), time.time_ns() // 1_000_000
@@ -167,6 +171,6 @@ def about(
         host=host,
         pid=os.getpid(),
         ottla=__version__,
-        reads=reads[:NAMES_MAX],
-        writes=writes[:NAMES_MAX],
+        reads=shortened(reads),
+        writes=shortened(writes),
     )

@@ -40,8 +40,8 @@ POINTS_MAX: Final = 180
 VALUE_MAX: Final = 64 << 10
 KEY_MAX: Final = 1024
 NAME_MAX: Final = 300
-TEXT_MAX: Final = 4_000
-NAMES_MAX: Final = 100
+TEXT_MAX: Final = 2_000
+NAMES_MAX: Final = 20
 FIGURES_MAX: Final = 100
 FIGURE_MAX: Final = 1 << 62
 BYTES_MAX: Final = 48 << 20
@@ -81,7 +81,7 @@ class Report:
             value = getattr(self, name)
             if name not in ("name", "at_ms") and value not in ("", (), {}, 0):
                 found[name] = value
-        return json.dumps(found, separators=(",", ":")).encode()
+        return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
     def standing(self, now_ms: int) -> str:
         """The state of its pipeline now, if this is its newest report."""
@@ -113,10 +113,10 @@ def report_of(key: bytes | None, value: bytes, at_ms: int) -> Report:
         kind=kind,
         state=state,
         at_ms=at_ms,
-        started_ms=_whole(found, "started_ms"),
-        every_ms=_whole(found, "every_ms"),
+        started_ms=_count(found, "started_ms"),
+        every_ms=_count(found, "every_ms"),
         host=_text(found, "host", NAME_MAX),
-        pid=_whole(found, "pid"),
+        pid=_count(found, "pid"),
         ottla=_text(found, "ottla", NAME_MAX),
         reads=_texts(found, "reads"),
         writes=_texts(found, "writes"),
@@ -134,21 +134,26 @@ def _text(found: Mapping[str, Any], name: str, most: int) -> str:
     value = found.get(name, "")
     if not isinstance(value, str):
         raise InvalidReportError(f"{name} is no text")
-    return value[:most]
+    return _printable(value[:most])
 
 
 def _texts(found: Mapping[str, Any], name: str) -> tuple[str, ...]:
     values = found.get(name, [])
     if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
         raise InvalidReportError(f"{name} is no list of texts")
-    return tuple(each[:NAME_MAX] for each in values[:NAMES_MAX])
+    return tuple(_printable(each[:NAME_MAX]) for each in values[:NAMES_MAX])
+
+
+def _printable(text: str) -> str:
+    """The text without halves of characters, which JSON can hold and nothing can print."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= FIGURE_MAX
 
 
-def _whole(found: Mapping[str, Any], name: str) -> int:
+def _count(found: Mapping[str, Any], name: str) -> int:
     value = found.get(name, 0)
     if not _number(value) or value < 0:
         raise InvalidReportError(f"{name} is no number")
@@ -159,7 +164,7 @@ def _figures(found: Mapping[str, Any]) -> dict[str, float]:
     values = found.get("figures", {})
     if not isinstance(values, dict) or not all(map(_number, values.values())):
         raise InvalidReportError("its figures are not numbers by name")
-    return {str(name)[:NAME_MAX]: value for name, value in list(values.items())[:FIGURES_MAX]}
+    return {_printable(name[:NAME_MAX]): value for name, value in list(values.items())[:FIGURES_MAX]}
 
 
 # ---- many ----------------------------------------------------------------------------------------------------------

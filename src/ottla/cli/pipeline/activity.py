@@ -19,6 +19,7 @@ from ottla.cli.pipeline.options import (
     PipelineOptions,
     Report,
     Title,
+    absolute,
     plain_failures,
     regex,
 )
@@ -88,8 +89,9 @@ def activity(
     """
     options = running.run_options()
     settings, delay_s = settings_of(window, gap, top, conversion), seconds(late, "--late")
+    where = absolute(table)
     with (
-        running.reported(options, "activity", table, reads=topic, writes=[table, output_topic]) as (options, reporter),
+        running.reported(options, "activity", where, reads=topic, writes=[where, output_topic]) as (options, reporter),
         plain_failures(),
     ):
         from ottla.spark.activity import run

@@ -19,6 +19,7 @@ from ottla.cli.pipeline.options import (
     ONE_JOB,
     JobOptions,
     PipelineOptions,
+    absolute,
     one_of,
     plain_failures,
     reach,
@@ -94,8 +95,9 @@ def archive(
     from ottla.spark.archive import run
 
     reads = topic or [f"topics matching {pattern}"]
+    where = absolute(table)
     with (
-        running.reported(options, "archive", table, reads=reads, writes=[table]) as (options, reporter),
+        running.reported(options, "archive", where, reads=reads, writes=[where]) as (options, reporter),
         plain_failures(),
     ):
         archived = run(

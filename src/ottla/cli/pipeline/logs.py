@@ -13,7 +13,7 @@ import typer
 from ottla.cli.connection import Output, complete_topics, pairs
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, counted, print_json, say, say_lines
-from ottla.cli.pipeline.options import EVERY_SECOND, AllowLoss, PipelineOptions, Report, Title, plain_failures
+from ottla.cli.pipeline.options import EVERY_SECOND, AllowLoss, PipelineOptions, Report, Title, absolute, plain_failures
 from ottla.cli.plans import Limit
 from ottla.cli.times import parse_time
 
@@ -93,8 +93,9 @@ def logs(
     if table is None:
         raise CommandError("Say where the tables are to be: --table DIR.")
     options, topics = running.run_options(), topic or ["logs"]
+    where = absolute(table)
     with (
-        running.reported(options, "logs", table, reads=topics, writes=[table, output_topic]) as (options, reporter),
+        running.reported(options, "logs", where, reads=topics, writes=[where, output_topic]) as (options, reporter),
         plain_failures(),
     ):
         from ottla.spark.logs.batches import LineSettings

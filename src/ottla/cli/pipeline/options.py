@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
@@ -128,7 +128,7 @@ class PipelineOptions:
         kind: str,
         subject: str,
         *,
-        reads: Iterable[str] = (),
+        reads: Sequence[str] = (),
         writes: Iterable[str | None] = (),
     ) -> Iterator[tuple[RunOptions, Reporter]]:
         """Report on a pipeline from here to its end, if the user asked for it. Yields the options to run it with."""
@@ -139,6 +139,14 @@ class PipelineOptions:
 
         with reporting(self.reports, kind, subject, connect, reads=reads, writes=writes) as reporter:
             yield replace(options, reporter=reporter), reporter
+
+
+def absolute(table: str) -> str:
+    """The path of a table for reports, the same from every working directory."""
+    from ottla.spark.platform.paths import local_path
+
+    local = local_path(table)
+    return table if local is None else str(local.absolute())
 
 
 EVERY_SECOND = PipelineOptions()
