@@ -26,8 +26,8 @@ from ottla.protocol.records import Record, build_batch
 from tests.console.test_share_group_pages import configured, take
 from tests.harness.console.lookers import places, subjects
 from tests.harness.console.over_http import User, address, user
-from tests.harness.waiting import soon
 from tests.harness.reports import report, write_reports
+from tests.harness.waiting import soon
 
 PEER = os.environ.get("OTTLA_CONSOLE_PEER")
 pytestmark = pytest.mark.skipif(not PEER, reason="needs a Kafka cluster: make console-peer PEER=host:port")

@@ -73,9 +73,10 @@ def describe(
     report = read(cluster, reports_from).newest().get(name)
     if report is None:
         raise CommandError(f"No pipeline {visible(name)} has reported to {visible(reports_from)}.")
-    state = report.standing(time.time_ns() // 1_000_000)
+    now_ms = time.time_ns() // 1_000_000
+    state, figures = report.standing(now_ms), report.figures_at(now_ms)
     if format is Format.JSON:
-        print_json({**asdict(report), "state": state})
+        print_json({**asdict(report), "state": state, "figures": figures})
         return
     rows: list[tuple[str, Any]] = [
         ("NAME", report.name),
@@ -88,7 +89,7 @@ def describe(
         ("VERSION", report.ottla),
         ("READS", ", ".join(report.reads)),
         ("WRITES", ", ".join(report.writes)),
-        *((each.upper().replace("_", "-"), value) for each, value in report.figures.items()),
+        *((each.upper().replace("_", "-"), value) for each, value in figures.items()),
         ("SUMMARY", report.summary),
         ("ERROR", report.error),
     ]

@@ -61,18 +61,18 @@ def load(context: Context) -> PipelineView:
     report = found.newest().get(name)
     if report is None:
         raise MissingError(f"There is no pipeline {visible(name)}.")
-    recent = found.recent(name)
+    recent, now_ms = found.recent(name), context.now_ms
     return PipelineView(
         title=f"Pipeline {visible(name)}",
         command=context.command("pipeline", "describe", name, *options_of(context)),
-        row=row_of(report, context.now_ms),
+        row=row_of(report, now_ms),
         started_ms=report.started_ms,
         every_ms=report.every_ms,
         pid=report.pid,
         ottla=report.ottla,
         reads=report.reads,
         writes=report.writes,
-        figures=tuple(report.figures.items()),
+        figures=tuple(report.figures_at(now_ms).items()),
         summary=report.summary,
         error=report.error,
         lines=lines_of(recent),
