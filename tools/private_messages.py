@@ -88,6 +88,8 @@ response
     topics []Topic
     long_turns []LongTurn
     config_changes []ConfigChange 1+
+    isr_changes []IsrChange 1+
+    followers []Follower 1+
   struct Group
     group_id string
     changes []Change
@@ -145,6 +147,7 @@ response
     client_id string
     principal string
     client_host string
+    timer string 1+
   struct ConfigChange
     resource_type int8
     resource_name string
@@ -155,4 +158,22 @@ response
     principal string
     client_id string
     client_host string
+  struct IsrChange
+    at_ms int64
+    node_id int32
+    cause int8
+    topic_name string
+    partition_index int32
+    partition_count int32
+    records_behind int64 default=-1
+    behind_ms int64 default=-1
+    silent_ms int64 default=-1
+  struct Follower
+    topic_name string
+    partition_index int32
+    node_id int32
+    is_in_sync bool
+    records_behind int64 default=-1
+    behind_ms int64 default=-1
+    silent_ms int64 default=-1
 """

@@ -9,7 +9,9 @@ import pytest
 from ottla.broker.api import fetch_reading
 from ottla.broker.replication.replication import Replication
 from ottla.protocol.errors import ErrorCode as E
+from ottla.protocol.messages.describe_observations import DescribeObservationsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
+from ottla.replica.isr_history import Cause
 from tests.broker.test_leading import NODE, send
 from tests.broker.test_nearby_replicas import tell_nodes
 from tests.harness import other_writer
@@ -79,6 +81,29 @@ def place(stage: NodeStage, index: int, **changes: Any) -> None:
 
 def partition_of(follower: Follower, index: int = MOVED) -> Any:
     return follower.stage.node.replicas.by_name["t"].partitions[index]
+
+
+def test_the_node_remembers_how_far_a_follower_was_behind_when_it_left(follower: Follower) -> None:
+    stage = follower.stage
+    stage.append("t", MOVED)
+    stage.append("t", MOVED)
+    stage.run(2_000)
+    follower.fetch()
+    asked = stage.send(DescribeObservationsRequest())
+    stage.run()
+    (behind,) = [each for each in asked.answer.followers if each.node_id == 2]
+    assert (behind.topic_name, behind.partition_index, behind.node_id) == ("t", MOVED, 2)
+    assert (behind.is_in_sync, behind.records_behind, behind.silent_ms) == (True, 2, 0)
+    never = [each for each in asked.answer.followers if each.node_id == 3]
+    assert {(each.records_behind, each.silent_ms) for each in never} == {(-1, -1)}
+    for index in range(PARTITIONS):
+        place(stage, index, isr=(1, 3), leader_epoch=1)
+    asked = stage.send(DescribeObservationsRequest())
+    stage.run()
+    (change,) = asked.answer.isr_changes
+    assert (change.node_id, change.cause, change.partition_count) == (2, Cause.REMOVED, PARTITIONS)
+    assert (change.topic_name, change.partition_index, change.records_behind) == ("t", MOVED, 2)
+    assert {each.is_in_sync for each in asked.answer.followers if each.node_id == 2} == {False}
 
 
 def test_what_has_not_moved_is_not_read(follower: Follower) -> None:

@@ -17,6 +17,7 @@ from ottla.broker.observations.long_turns import LongTurns
 from ottla.broker.observations.observations import CONNECTIONS_MAX, Observations
 from ottla.broker.observations.slowest import PERIOD_MS, Awaited, Slowest
 from ottla.broker.requests import NODE_REQUEST, Request
+from ottla.broker.schedule import Timed, Timer
 from ottla.groups.history import CHANGES_MAX, Cause
 from ottla.machine import WallClock, WallMillis
 from ottla.protocol.apis import APIS, ApiKey
@@ -243,12 +244,15 @@ def test_a_node_says_what_ran_in_long_turns(stage: NodeStage) -> None:
     channel = stage.clients[connection].channel
     stage.node.stood_still(stage.now, 100, ApiKey.PRODUCE, channel)
     stage.node.stood_still(stage.now, 120, ApiKey.DESCRIBE_OBSERVATIONS & 0xFF, channel)
+    Timer(stage.node.schedule, Timed.UPKEEP, lambda now: None).set(stage.now)
+    stage.node.schedule.tick(stage.now)
     stage.node.stood_still(stage.now, 800)
     answer = stage.ask(DescribeObservationsRequest())
-    assert [(each.took_ms, each.api_key, each.client_id, each.principal) for each in answer.long_turns] == [
-        (800, long_turns.TIMERS, "", ""),
-        (120, ApiKey.DESCRIBE_OBSERVATIONS, CLIENT, ANONYMOUS),
-        (100, ApiKey.PRODUCE, CLIENT, ANONYMOUS),
+    rows = [(each.took_ms, each.api_key, each.client_id, each.principal, each.timer) for each in answer.long_turns]
+    assert rows == [
+        (800, long_turns.TIMERS, "", "", "the upkeep of logs"),
+        (120, ApiKey.DESCRIBE_OBSERVATIONS, CLIENT, ANONYMOUS, ""),
+        (100, ApiKey.PRODUCE, CLIENT, ANONYMOUS, ""),
     ]
 
 

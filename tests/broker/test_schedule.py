@@ -66,6 +66,29 @@ def test_timers_fire_by_part_and_then_in_the_order_in_which_they_were_made() -> 
     assert schedule.deadline() == 4
 
 
+def test_the_part_whose_timer_took_longest_is_known_after_a_pass() -> None:
+    clock_us = 0
+
+    def taking(micros: int) -> Callable[[int], None]:
+        def work(now: int) -> None:
+            nonlocal clock_us
+            clock_us += micros
+
+        return work
+
+    schedule = Schedule(raising, lambda: clock_us)
+    for part, micros in ((Timed.UPKEEP, 10), (Timed.GROUPS, 30), (Timed.METADATA, 20)):
+        Timer(schedule, part, taking(micros)).set(1)
+    Timer(schedule, Timed.SHARE, taking(10)).set(2)
+    assert schedule.slowest is None
+    schedule.tick(1)
+    assert schedule.slowest is Timed.GROUPS
+    schedule.tick(2)
+    assert schedule.slowest is Timed.SHARE
+    schedule.tick(3)
+    assert schedule.slowest is None, "nothing fired"
+
+
 def test_what_becomes_due_during_a_pass_has_its_turn_in_it_if_that_is_still_to_come() -> None:
     schedule, fired = Schedule(raising), Fired()
     earlier = Timer(schedule, Timed.COMMITS, fired.of("earlier"))

@@ -7,6 +7,7 @@ import pytest
 from ottla.protocol.errors import ErrorCode as E
 from ottla.replica.divergence import EpochEnd, truncation_offset
 from ottla.replica.followers import Followers, Proposal
+from ottla.replica.isr_history import KEPT, TOGETHER_MS, Cause, Distance, IsrHistory
 
 LAG_MS = 1_000
 PLACE = (bytes(16), 0)
@@ -34,6 +35,7 @@ class Led:
 
     def __init__(self, isr: tuple[int, ...] = (1, 2, 3), min_isr: int = 2) -> None:
         self.nodes = Nodes()
+        self.history = IsrHistory()
         self.now = 100_000
         self.end = 10
         self.mark = 0
@@ -49,6 +51,7 @@ class Led:
             start_offset=10,
             lag_ms_max=LAG_MS,
             min_isr_wanted=min_isr,
+            history=self.history,
         )
 
     def fetch(self, node_id: int, offset: int, broker_epoch: int = 7) -> bool:
@@ -66,7 +69,7 @@ class Led:
     def accept(self, proposal: Proposal | None, partition_epoch: int = 9) -> bool:
         assert proposal is not None
         isr = tuple(node_id for node_id, _ in proposal.isr)
-        return self.followers.accepted(proposal, 5, partition_epoch, isr)
+        return self.followers.accepted(self.now, proposal, 5, partition_epoch, isr, self.end)
 
 
 @pytest.fixture
@@ -189,8 +192,8 @@ def test_newer_metadata_makes_a_proposal_void_and_its_answer_too(led: Led) -> No
     led.now += 2 * LAG_MS
     proposal = led.followers.shrink(led.now, led.end)
     assert proposal is not None
-    assert not led.followers.metadata(led.now, (1, 2, 3), (1, 2, 3), 5, 8), "as it was"
-    assert led.followers.metadata(led.now, (1, 2), (1, 2), 5, 9)
+    assert not led.followers.metadata(led.now, (1, 2, 3), (1, 2, 3), 5, 8, led.end), "as it was"
+    assert led.followers.metadata(led.now, (1, 2), (1, 2), 5, 9, led.end)
     assert not led.accept(proposal, 10)
     assert not led.followers.refused(proposal, E.NETWORK_EXCEPTION)
     assert led.followers.isr == (1, 2)
@@ -240,7 +243,7 @@ def test_nobody_waits_for_who_has_left_as_its_log_takes_nothing(led: Led) -> Non
     led.fetch(2, 30)
     led.nodes.full.add((3, PLACE))
     assert led.high_watermark == 10, "it is in sync until the cluster says otherwise"
-    assert led.followers.metadata(led.now, (1, 2, 3), (1, 2), 5, 9)
+    assert led.followers.metadata(led.now, (1, 2, 3), (1, 2), 5, 9, led.end)
     assert led.high_watermark == 30
     led.fetch(3, 30)
     assert led.grow(3) is None
@@ -261,3 +264,83 @@ def test_nobody_waits_for_who_has_left_as_its_log_takes_nothing(led: Led) -> Non
 )
 def test_where_a_log_is_cut(leader: tuple[int, int], own: tuple[int, int], end: int, cut: int) -> None:
     assert truncation_offset(EpochEnd(*leader), EpochEnd(*own), end) == cut
+
+
+# ---- what is remembered --------------------------------------------------------------------------------------------
+
+
+def remembered(led: Led) -> list[tuple[int, Cause, Distance]]:
+    return [(each.node_id, each.cause, each.distance) for each in led.history.changes()]
+
+
+def test_a_replica_that_sends_no_fetch_leaves_as_silent_and_one_that_is_too_slow_as_slow(led: Led) -> None:
+    led.fetch(2, 10)
+    led.fetch(3, 10)
+    led.end = 30
+    led.now += LAG_MS + 1
+    led.fetch(2, 11)
+    led.accept(led.followers.shrink(led.now + 1, led.end))
+    assert remembered(led) == [
+        (2, Cause.SLOW, Distance(19, LAG_MS + 1, 0)),
+        (3, Cause.SILENT, Distance(20, LAG_MS + 1, LAG_MS + 1)),
+    ]
+
+
+def test_a_replica_that_never_fetched_leaves_as_silent(led: Led) -> None:
+    led.fetch(2, 10)
+    led.now += LAG_MS + 1
+    led.accept(led.followers.shrink(led.now, led.end))
+    assert remembered(led) == [(3, Cause.SILENT, Distance(-1, LAG_MS + 1, -1))]
+
+
+def test_a_replica_that_the_controller_removes_is_not_called_slow_and_its_return_is_noted(led: Led) -> None:
+    led.fetch(2, 10)
+    led.followers.metadata(led.now, (1, 2, 3), (1, 2), 5, 9, led.end)
+    led.fetch(3, 10)
+    led.accept(led.grow(3), 10)
+    assert [each[:2] for each in remembered(led)] == [(3, Cause.REMOVED), (3, Cause.BACK)]
+
+
+def test_a_replica_that_is_moved_away_does_not_leave(led: Led) -> None:
+    led.followers.metadata(led.now, (1, 2), (1, 2), 5, 9, led.end)
+    assert not remembered(led)
+
+
+def test_a_refused_proposal_is_no_change_and_an_answer_and_the_metadata_are_one(led: Led) -> None:
+    led.fetch(2, 10)
+    led.now += LAG_MS + 1
+    proposal = led.followers.shrink(led.now, led.end)
+    assert proposal is not None
+    led.followers.refused(proposal, E.INELIGIBLE_REPLICA)
+    assert not remembered(led)
+    led.accept(led.followers.shrink(led.now, led.end))
+    led.followers.metadata(led.now, (1, 2, 3), (1, 2), 5, 9, led.end)
+    assert len(remembered(led)) == 1
+
+
+def test_a_new_leader_notes_the_replicas_that_the_election_removed() -> None:
+    history = IsrHistory()
+    Followers(
+        5, 1, Nodes(), PLACE, replicas=(1, 2, 3), isr=(1, 3), leader_epoch=5, partition_epoch=8, start_offset=10,
+        lag_ms_max=LAG_MS, min_isr_wanted=2, history=history, isr_before=(1, 2, 3),
+    )  # fmt: skip
+    assert [(each.node_id, each.cause, each.distance) for each in history.changes()] == [(2, Cause.REMOVED, Distance())]
+
+
+def test_a_node_that_leaves_many_partitions_is_one_change_with_its_worst_partition() -> None:
+    history = IsrHistory()
+    for index in range(5_000):
+        history.note(index // 10, (b"t", index), 3, Cause.SLOW, Distance(index % 77, 1, 1))
+    history.note(501, (b"t", 0), 2, Cause.SLOW, Distance(1, 1, 1))
+    history.note(502, (b"t", 0), 3, Cause.BACK)
+    history.note(TOGETHER_MS + 1, (b"t", 9), 3, Cause.SLOW, Distance(1, 1, 1))
+    rows = [(each.node_id, each.cause, each.partitions, each.distance.records) for each in history.changes()]
+    assert rows == [
+        (3, Cause.SLOW, 5_000, 76),
+        (2, Cause.SLOW, 1, 1),
+        (3, Cause.BACK, 1, -1),
+        (3, Cause.SLOW, 1, 1),
+    ]
+    for number in range(2 * KEPT):
+        history.note(number * 10_000, (b"t", 0), 2, Cause.BACK)
+    assert len(history) == KEPT

@@ -90,7 +90,7 @@ class Core:
         self.node_id: int = settings["node.id"]
         self.outbox = Outbox()
         self.events = Events()
-        self.schedule = Schedule(faults)
+        self.schedule = Schedule(faults, stopwatch)
         self.completions = Completions(self.schedule, faults)
         self.metadata = self._metadata(entropy)
         self.settings = LiveSettings(settings, self.metadata, self.wall, warnings or notes)
@@ -205,6 +205,7 @@ class Core:
             self.parking,
             self.metrics,
             self.events,
+            self.observations.isr,
         )
 
     def _coordinators(self) -> Coordinators:

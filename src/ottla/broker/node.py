@@ -310,7 +310,8 @@ class Node(Core):
         self, now: Millis, took_ms: int, api_key: int | None = None, channel: Channel | None = None
     ) -> None:
         """The host's event loop was busy for so long with `tick`, or with a request of this channel."""
-        self.observations.stood_still(now, took_ms, api_key, channel)
+        slowest = self.schedule.slowest if channel is None else None
+        self.observations.stood_still(now, took_ms, api_key, channel, "" if slowest is None else slowest.value)
 
     def disconnected(self, now: Millis, connection: int) -> None:
         """This connection is closed: drop the requests that wait for an answer on it."""

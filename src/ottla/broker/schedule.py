@@ -33,6 +33,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from ottla.log.cost import Stopwatch, counted_us
 from ottla.machine import Millis
 from ottla.machine.timers import Timers
 
@@ -73,7 +74,7 @@ class Timed(Enum):
     TRANSACTIONS = "the coordinator of transactions"
     SHARE = "share groups"
     REPLICATION = "replication"
-    UPKEEP = "upkeep"
+    UPKEEP = "the upkeep of logs"
     AUDIT = "the audit log"
 
 
@@ -277,10 +278,11 @@ class Reckoning:
 class Schedule:
     """The timers of one node. See the module's docstring."""
 
-    __slots__ = ("_entries", "_fault", "_heap", "_is_stopped", "along", "earliest", "ticks")
+    __slots__ = ("_entries", "_fault", "_heap", "_is_stopped", "_stopwatch", "along", "earliest", "slowest", "ticks")
 
-    def __init__(self, fault: Callable[[str, Exception], None]) -> None:
+    def __init__(self, fault: Callable[[str, Exception], None], stopwatch: Stopwatch = counted_us) -> None:
         self._fault = fault
+        self._stopwatch = stopwatch
         self._heap: list[tuple[Millis, int, _Entry]] = []
         self._entries: list[_Entry] = []
         self._is_stopped = False
@@ -290,6 +292,8 @@ class Schedule:
         """Nothing is due before this. An I/O host whose own timer is not later need not read the deadline."""
         self.ticks = 0
         """The number of passes so far. Parts of the node use it to limit work between two passes."""
+        self.slowest: Timed | None = None
+        """The part whose timer took longest in the last pass, with what it has completed; None if none fired."""
 
     # ---- for the timers --------------------------------------------------------------------------------------------
 
@@ -341,6 +345,7 @@ class Schedule:
         coming: list[tuple[int, _Entry]] = []
         fired: list[_Entry] = []
         last = -1
+        self.slowest, longest_us, began_us = None, -1, self._stopwatch()
         try:
             while True:
                 self._gather(now, last, coming, fired)
@@ -349,6 +354,10 @@ class Schedule:
                 last, entry = heappop(coming)
                 self._fire(now, entry)
                 after_each(now)
+                ended_us = self._stopwatch()
+                if ended_us - began_us > longest_us:
+                    self.slowest, longest_us = entry.part, ended_us - began_us
+                began_us = ended_us
         finally:
             for entry in (*fired, *(entry for _, entry in coming)):
                 self._enter_again(entry)

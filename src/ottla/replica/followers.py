@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
+from ottla.replica.isr_history import Cause, Distance, IsrHistory
 
 NEVER: Final = -(1 << 62)
 """A moment before all others."""
@@ -99,11 +100,13 @@ class Follower:
 
 
 class Followers:
-    """The followers of one partition in one leader epoch. `start_offset`: where that epoch began."""
+    """The followers of one partition in one leader epoch. `start_offset`: where that epoch began. `history` gets each
+    change of the committed ISR; `isr_before`: the one before this epoch, as far as this node knew it."""
 
     __slots__ = (
         "_joining",
         "followers",
+        "history",
         "isr",
         "lag_ms_max",
         "leader_epoch",
@@ -130,6 +133,8 @@ class Followers:
         start_offset: int,
         lag_ms_max: int,
         min_isr_wanted: int,
+        history: IsrHistory,
+        isr_before: tuple[int, ...] = (),
     ) -> None:
         self.node_id = node_id
         self.registrations = registrations
@@ -146,6 +151,10 @@ class Followers:
         self.proposal: Proposal | None = None
         """The pending change, or one with an unknown result, until newer metadata arrives."""
         self._joining: tuple[int, ...] = ()
+        self.history = history
+        for each in isr_before:
+            if each not in isr and each in self.followers:
+                history.note(now, place, each, Cause.REMOVED)
 
     # ---- replicas in sync ------------------------------------------------------------------------------------------
 
@@ -286,22 +295,37 @@ class Followers:
             self.proposal, self._joining = None, ()
         return error in _ASK_AGAIN
 
-    def accepted(self, proposal: Proposal, leader_epoch: int, partition_epoch: int, isr: tuple[int, ...]) -> bool:
-        """The controller reports the partition's state; returns whether it is new."""
+    def accepted(
+        self,
+        now: Millis,
+        proposal: Proposal,
+        leader_epoch: int,
+        partition_epoch: int,
+        isr: tuple[int, ...],
+        end_offset: int,
+    ) -> bool:
+        """The controller reports the partition's state; returns whether it is new. `end_offset`: of this node's log."""
         if proposal is not self.proposal or leader_epoch != self.leader_epoch:
             return False
         if partition_epoch < self.partition_epoch:
             return False
-        self._agreed(partition_epoch, isr)
+        self._agreed(now, partition_epoch, isr, end_offset)
         return True
 
     def metadata(
-        self, now: Millis, replicas: Iterable[int], isr: tuple[int, ...], leader_epoch: int, partition_epoch: int
+        self,
+        now: Millis,
+        replicas: Iterable[int],
+        isr: tuple[int, ...],
+        leader_epoch: int,
+        partition_epoch: int,
+        end_offset: int,
     ) -> bool:
         """Apply the partition's state from the cluster's metadata. Returns whether it is new: a pending proposal is
         then void.
 
-        The controller's answer may have reported the ISR before, but it never reports the replicas.
+        The controller's answer may have reported the ISR before, but it never reports the replicas. `end_offset`: of
+        this node's log.
         """
         assert leader_epoch == self.leader_epoch
         if partition_epoch < self.partition_epoch:
@@ -311,13 +335,42 @@ class Followers:
         self.followers = {each: known.get(each) or Follower(now if each in isr else NEVER) for each in others}
         if partition_epoch == self.partition_epoch:
             return False
-        self._agreed(partition_epoch, isr)
+        self._agreed(now, partition_epoch, isr, end_offset)
         return True
 
-    def _agreed(self, partition_epoch: int, isr: tuple[int, ...]) -> None:
+    def _agreed(self, now: Millis, partition_epoch: int, isr: tuple[int, ...], end_offset: int) -> None:
+        if isr != self.isr:
+            self._note_changes(now, isr, end_offset)
         self.partition_epoch = partition_epoch
         self.isr = isr
         self.proposal, self._joining = None, ()
+
+    # ---- what is remembered ----------------------------------------------------------------------------------------
+
+    def _note_changes(self, now: Millis, isr: tuple[int, ...], end_offset: int) -> None:
+        """The committed ISR becomes this one: note the replicas that leave and those that are back. A replica that is
+        no longer one has been moved away."""
+        for node_id in self.followers:
+            if node_id in self.isr and node_id not in isr:
+                distance = self.distance(now, node_id, end_offset)
+                self.history.note(now, self.place, node_id, self._cause(node_id, distance), distance)
+            elif node_id in isr and node_id not in self.isr:
+                self.history.note(now, self.place, node_id, Cause.BACK)
+
+    def _cause(self, node_id: int, distance: Distance) -> Cause:
+        """Why a replica leaves that is this far behind."""
+        if self.proposal is None or any(node_id == each for each, _ in self.proposal.isr):
+            return Cause.REMOVED
+        return Cause.SLOW if 0 <= distance.silent_ms <= self.lag_ms_max else Cause.SILENT
+
+    def distance(self, now: Millis, node_id: int, end_offset: int) -> Distance:
+        """How far a follower is behind this node's log, which ends at `end_offset`."""
+        follower = self.followers[node_id]
+        return Distance(
+            UNKNOWN if follower.end_offset == UNKNOWN else max(0, end_offset - follower.end_offset),
+            UNKNOWN if follower.caught_up_ms == NEVER else max(0, now - follower.caught_up_ms),
+            UNKNOWN if follower.last_fetch_ms == NEVER else max(0, now - follower.last_fetch_ms),
+        )
 
     def check(self) -> None:
         """Raises AssertionError."""

@@ -2,15 +2,17 @@
 
 One of Ottla's own requests (docs/private-requests.md). Every node answers for itself. The answer has why groups
 changed, the errors of clients, the figures of connections, the slowest requests, the batches of topics, the longest
-turns of the event loop, and who changed configs. It needs Describe on the cluster. Changes of a config need
+turns of the event loop, who changed configs, which replicas left the in-sync replicas of partitions that this node led,
+and which followers are behind now. It needs Describe on the cluster. Changes of a config need
 DescribeConfigs on its resource as well, as its value does; others are left out.
 
 With a group's id, the answer has only why this group changed, and needs Describe on the group. With a resource, it has
 only the changes of that resource's configs, and needs DescribeConfigs on the resource.
 
-Versions: 1 changes of configs.
+Versions: 1 changes of configs and of in-sync replicas, followers, and the timers of long turns.
 
-Bounds: those of `observations`, and `TOPICS_MAX` topics, the ones with the most batches. Long answers are built in
+Bounds: those of `observations`, and `TOPICS_MAX` topics, the ones with the most batches, and `FOLLOWERS_MAX` followers,
+the ones that are furthest behind. Long answers are built in
 slices; each list is of one moment.
 
 Not supported: nothing.
@@ -44,11 +46,14 @@ from ottla.protocol.messages.describe_observations import (
     Connection,
     DescribeObservationsRequest,
     DescribeObservationsResponse,
+    Follower,
     Group,
+    IsrChange,
     LongTurn,
     SlowRequest,
     Topic,
 )
+from ottla.replica.isr_history import IsrChange as IsrHistoryChange
 
 if TYPE_CHECKING:
     from ottla.broker.core import Core
@@ -68,6 +73,9 @@ SPEC = ApiSpec(
 
 
 TOPICS_MAX: Final = 1_000
+FOLLOWERS_MAX: Final = 1_000
+BEHIND_MS: Final = 1_000
+"""A follower in sync that has lacked records for a shorter time is not listed."""
 SOFTWARE_CHARS_MAX: Final = 128
 T = TypeVar("T")
 
@@ -106,6 +114,7 @@ def _answer(node: Core, request: Request) -> DescribeObservationsResponse:
     return DescribeObservationsResponse(
         now_ms=node.wall.at(request.now), started_ms=node.observations.started_ms, groups=[], errors=[],
         connections=[], slow_requests=[], topics=[], long_turns=[], config_changes=[],
+        isr_changes=[], followers=[],
     )  # fmt: skip
 
 
@@ -118,6 +127,8 @@ def _describe(node: Core, request: Request) -> Work:
     answer.topics = [_topic(*each) for each in nlargest(TOPICS_MAX, node.metrics.topics.items(), key=_batches)]
     answer.long_turns = [_long(each) for each in seen.long_turns.longest(request.now)]
     answer.config_changes = yield from _in_slices((yield from _visible(node, request)), _config, version)
+    answer.isr_changes = [_isr(node, each) for each in seen.isr.changes()]
+    answer.followers = yield from _behind(node, request)
     return answer
 
 
@@ -191,12 +202,43 @@ def _slow(slow: Slow) -> SlowRequest:
 
 
 def _long(turn: Turn) -> LongTurn:
-    return LongTurn(turn.took_ms, turn.at_ms, turn.api_key, turn.client_id, turn.principal, turn.host)
+    return LongTurn(turn.took_ms, turn.at_ms, turn.api_key, turn.client_id, turn.principal, turn.host, turn.timer)
 
 
 def _config(row: tuple[Resource, str, ConfigChanged]) -> ConfigChange:
     resource, name, change = row
     return ConfigChange(*resource, name, *change)
+
+
+def _isr(node: Core, change: IsrHistoryChange) -> IsrChange:
+    topic = node.image.topics_by_id.get(change.place[0])
+    name = "" if topic is None else topic.name
+    at_ms = node.wall.at(change.at)
+    return IsrChange(at_ms, change.node_id, change.cause, name, change.place[1], change.partitions, *change.distance)
+
+
+def _behind(node: Core, request: Request) -> Work:
+    """The followers of this node that are not in sync, or lack records that the leader has had for a second."""
+    found: list[Follower] = []
+    for position, partition in enumerate(list(node.replicas)):
+        if position and position % SLICE_STEPS == 0:
+            yield
+        followers = partition.followers
+        if followers is None:
+            continue
+        end = partition.log.log_end_offset
+        for node_id in followers.followers:
+            is_in_sync, distance = node_id in followers.isr, followers.distance(request.now, node_id, end)
+            if not is_in_sync or (distance.records and distance.behind_ms >= BEHIND_MS):
+                row = partition.topic_name, partition.index, node_id, is_in_sync
+                found.append(Follower(*row, *distance))
+        if len(found) > 2 * FOLLOWERS_MAX:
+            found = _furthest(found)
+    return _furthest(found)
+
+
+def _furthest(found: list[Follower]) -> list[Follower]:
+    return nlargest(FOLLOWERS_MAX, found, key=lambda each: (not each.is_in_sync, each.records_behind, each.behind_ms))
 
 
 def _batches(row: tuple[str, Traffic]) -> int:

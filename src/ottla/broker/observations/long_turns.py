@@ -23,7 +23,8 @@ TIMERS: Final = -1
 
 
 class LongTurn(NamedTuple):
-    """A long turn: a request of this API and client, or timers."""
+    """A long turn: a request of this API and client, or timers. `timer`: the part of the node whose timer took
+    longest."""
 
     took_ms: int
     number: int
@@ -32,6 +33,7 @@ class LongTurn(NamedTuple):
     client_id: str
     principal: str
     host: str
+    timer: str = ""
 
 
 class LongTurns:
@@ -54,11 +56,12 @@ class LongTurns:
         client_id: str = "",
         principal: str = "",
         host: str = "",
+        timer: str = "",
     ) -> None:
         """A turn is over that took at least `LONG_MS`."""
         self._turn(now)
         texts = client_id[:TEXT_MAX], principal[:TEXT_MAX], host[:TEXT_MAX]
-        turn = LongTurn(took_ms, self._next, at_ms, api_key, *texts)
+        turn = LongTurn(took_ms, self._next, at_ms, api_key, *texts, timer)
         self._next += 1
         if len(self._present) < KEPT:
             heappush(self._present, turn)

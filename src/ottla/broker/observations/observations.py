@@ -19,6 +19,7 @@ from ottla.broker.requests import Request
 from ottla.groups.history import GroupHistory
 from ottla.machine import Millis, WallClock, WallMillis
 from ottla.protocol.apis import ApiKey
+from ottla.replica.isr_history import IsrHistory
 
 PRIVATE_KEYS: Final = ApiKey.DESCRIBE_SHARE_PARTITIONS & ~0xFF
 PRIVATE_BYTES_FROM: Final = ApiKey.DESCRIBE_SHARE_PARTITIONS & 0xFF
@@ -30,13 +31,14 @@ CONNECTIONS_MAX: Final = 10_000
 class Observations:
     """The rings of one node."""
 
-    __slots__ = ("_channels", "_wall", "configs", "errors", "groups", "long_turns", "slowest", "started_ms")
+    __slots__ = ("_channels", "_wall", "configs", "errors", "groups", "isr", "long_turns", "slowest", "started_ms")
 
     def __init__(self, wall: WallClock) -> None:
         self._wall = wall
         self._channels: dict[int, Channel] = {}
         self.configs = ConfigChanges()
         self.groups = GroupHistory()
+        self.isr = IsrHistory()
         self.errors = Errors()
         self.slowest = Slowest()
         self.long_turns = LongTurns()
@@ -113,14 +115,17 @@ class Observations:
 
     # ---- the event loop --------------------------------------------------------------------------------------------
 
-    def stood_still(self, now: Millis, took_ms: int, api_key: int | None, channel: Channel | None) -> None:
+    def stood_still(
+        self, now: Millis, took_ms: int, api_key: int | None, channel: Channel | None, timer: str = ""
+    ) -> None:
         """The event loop was in one turn for so long, at least `long_turns.LONG_MS`.
 
         `api_key`, `channel`: the last byte of the key of the request that ran, and its connection; None: timers ran.
+        `timer`: the part of the node whose timer took longest.
         """
         at_ms = self._wall.at(now)
         if channel is None or api_key is None:
-            self.long_turns.note(now, at_ms, took_ms, TIMERS)
+            self.long_turns.note(now, at_ms, took_ms, TIMERS, timer=timer)
         else:
             api_key = api_key if api_key < PRIVATE_BYTES_FROM else PRIVATE_KEYS | api_key
             who, host = channel.identity.principal, channel.identity.address.client_host

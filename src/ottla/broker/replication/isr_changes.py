@@ -137,7 +137,12 @@ class IsrChanges:
         if part.error_code:
             self._refuse(now, proposed, part.error_code)
         elif proposed.is_current and followers.accepted(
-            proposal, part.leader_epoch, part.partition_epoch, tuple(part.isr)
+            now,
+            proposal,
+            part.leader_epoch,
+            part.partition_epoch,
+            tuple(part.isr),
+            partition.log.log_end_offset,
         ):
             partition.partition_epoch = part.partition_epoch
             partition.advance(now)

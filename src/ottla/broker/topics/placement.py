@@ -46,6 +46,7 @@ from ottla.metadata.producer_ids import ProducerIds
 from ottla.metadata.topics import DeletedTopic, PartitionRecord, TopicImage, TopicRecord
 from ottla.protocol.errors import ErrorCode
 from ottla.replica.copy_status import Event
+from ottla.replica.isr_history import IsrHistory
 
 if TYPE_CHECKING:
     from ottla.replica.followers import Followers
@@ -71,8 +72,10 @@ class Placement(Subscriber):
         parking: Parking,
         metrics: Metrics,
         events: Events,
+        isr_history: IsrHistory,
     ) -> None:
         self._environment = environment
+        self._isr_history = isr_history
         self._upkeep = upkeep
         self._parking = parking
         self._metrics = metrics
@@ -383,6 +386,8 @@ class Placement(Subscriber):
             start_offset=partition.log.epoch_start_offset,
             lag_ms_max=self._environment.settings["replica.lag.time.max.ms"],
             min_isr_wanted=self._min_isr(partition.topic_name),
+            history=self._isr_history,
+            isr_before=() if partition.placed is None else partition.placed.isr,
         )
 
     def _min_isr(self, topic_name: str) -> int:
@@ -397,7 +402,8 @@ class Placement(Subscriber):
         partition.partition_epoch = placed.partition_epoch
         followers = partition.followers
         if followers is not None:
-            followers.metadata(now, placed.replicas, placed.isr, placed.leader_epoch, placed.partition_epoch)
+            end, epochs = partition.log.log_end_offset, (placed.leader_epoch, placed.partition_epoch)
+            followers.metadata(now, placed.replicas, placed.isr, *epochs, end)
             partition.advance(now)
         elif partition.leads and len(placed.replicas) > 1 and not partition.log.unopened:
             partition.lead(self._followers(now, partition, placed))  # it was the only replica until now

@@ -41,6 +41,7 @@ from ottla.metadata.producer_ids import PRODUCER_IDS, ProducerIds
 from ottla.metadata.store import ABSENT, MetadataStore, Put, StoreError
 from ottla.metadata.topic_names import folded
 from ottla.metadata.topics import PREFIX, DeletedTopic, PartitionRecord, TopicImage, TopicRecord, key_of, placed_on
+from ottla.replica.isr_history import IsrHistory
 
 
 class Topics:
@@ -57,6 +58,7 @@ class Topics:
         parking: Parking,
         metrics: Metrics,
         events: Events,
+        isr_history: IsrHistory,
     ) -> None:
         self._environment = environment
         self._store = store
@@ -66,7 +68,17 @@ class Topics:
         self.producer_ids = ProducerIds(store.lost)
         self.removals = Removals(environment, metadata)
         self._placement = Placement(
-            environment, metadata, members, replicas, self.removals, self.producer_ids, upkeep, parking, metrics, events
+            environment,
+            metadata,
+            members,
+            replicas,
+            self.removals,
+            self.producer_ids,
+            upkeep,
+            parking,
+            metrics,
+            events,
+            isr_history,
         )
         self._folded: dict[str, set[str]] = {}
 

@@ -32,6 +32,8 @@ _unpack_b = Format(">b").unpack_from
 _unpack_hhqqq = Format(">hhqqq").unpack_from
 _unpack_i = Format(">i").unpack_from
 _unpack_ih = Format(">ih").unpack_from
+_unpack_iioqqq = Format(">ii?qqq").unpack_from
+_unpack_iiqqq = Format(">iiqqq").unpack_from
 _unpack_q = Format(">q").unpack_from
 _unpack_qib = Format(">qib").unpack_from
 _unpack_qq = Format(">qq").unpack_from
@@ -42,6 +44,8 @@ _pack_b = Format(">b").pack
 _pack_hhqqq = Format(">hhqqq").pack
 _pack_i = Format(">i").pack
 _pack_ih = Format(">ih").pack
+_pack_iioqqq = Format(">ii?qqq").pack
+_pack_iiqqq = Format(">iiqqq").pack
 _pack_q = Format(">q").pack
 _pack_qib = Format(">qib").pack
 _pack_qq = Format(">qq").pack
@@ -692,13 +696,14 @@ class Topic(Struct):
 
 
 class LongTurn(Struct):
-    __slots__ = ("took_ms", "at_ms", "api_key", "client_id", "principal", "client_host")
+    __slots__ = ("took_ms", "at_ms", "api_key", "client_id", "principal", "client_host", "timer")
     took_ms: int
     at_ms: int
     api_key: int
     client_id: str
     principal: str
     client_host: str
+    timer: str  # 1+
 
     def __init__(
         self,
@@ -708,6 +713,7 @@ class LongTurn(Struct):
         client_id: str = "",
         principal: str = "",
         client_host: str = "",
+        timer: str = "",
     ) -> None:
         self.took_ms = took_ms
         self.at_ms = at_ms
@@ -715,6 +721,7 @@ class LongTurn(Struct):
         self.client_id = client_id
         self.principal = principal
         self.client_host = client_host
+        self.timer = timer
 
     def encode(self, out: bytearray, version: int) -> None:
         out += _pack_qqh(self.took_ms, self.at_ms, self.api_key)
@@ -736,6 +743,13 @@ class LongTurn(Struct):
             out += text
         else:
             write_compact_string(out, self.client_host)
+        if version >= 1:
+            text = self.timer.encode()
+            if len(text) < 127:
+                out.append(len(text) + 1)
+                out += text
+            else:
+                write_compact_string(out, self.timer)
         out.append(0)
 
     @staticmethod
@@ -764,6 +778,16 @@ class LongTurn(Struct):
             pos = end
         else:
             self.client_host, pos = read_compact_string(view, pos)
+        if version >= 1:
+            length = view[pos]
+            end = pos + length
+            if 0 < length < 128 and end <= len(view):
+                self.timer = view[pos + 1 : end].tobytes().decode()
+                pos = end
+            else:
+                self.timer, pos = read_compact_string(view, pos)
+        else:
+            self.timer = ""
         if view[pos]:
             pos = skip_tags(view, pos)
         else:
@@ -921,6 +945,173 @@ class ConfigChange(Struct):
         return self, pos
 
 
+class IsrChange(Struct):
+    __slots__ = (
+        "at_ms",
+        "node_id",
+        "cause",
+        "topic_name",
+        "partition_index",
+        "partition_count",
+        "records_behind",
+        "behind_ms",
+        "silent_ms",
+    )
+    at_ms: int
+    node_id: int
+    cause: int
+    topic_name: str
+    partition_index: int
+    partition_count: int
+    records_behind: int
+    behind_ms: int
+    silent_ms: int
+
+    def __init__(
+        self,
+        at_ms: int = 0,
+        node_id: int = 0,
+        cause: int = 0,
+        topic_name: str = "",
+        partition_index: int = 0,
+        partition_count: int = 0,
+        records_behind: int = -1,
+        behind_ms: int = -1,
+        silent_ms: int = -1,
+    ) -> None:
+        self.at_ms = at_ms
+        self.node_id = node_id
+        self.cause = cause
+        self.topic_name = topic_name
+        self.partition_index = partition_index
+        self.partition_count = partition_count
+        self.records_behind = records_behind
+        self.behind_ms = behind_ms
+        self.silent_ms = silent_ms
+
+    def encode(self, out: bytearray, version: int) -> None:
+        out += _pack_qib(self.at_ms, self.node_id, self.cause)
+        text = self.topic_name.encode()
+        if len(text) < 127:
+            out.append(len(text) + 1)
+            out += text
+        else:
+            write_compact_string(out, self.topic_name)
+        out += _pack_iiqqq(
+            self.partition_index,
+            self.partition_count,
+            self.records_behind,
+            self.behind_ms,
+            self.silent_ms,
+        )
+        out.append(0)
+
+    @staticmethod
+    def decode(view: memoryview, pos: int, version: int) -> tuple[IsrChange, int]:
+        self = _new(IsrChange)
+        self.at_ms, self.node_id, self.cause = _unpack_qib(view, pos)
+        pos += 13
+        length = view[pos]
+        end = pos + length
+        if 0 < length < 128 and end <= len(view):
+            self.topic_name = view[pos + 1 : end].tobytes().decode()
+            pos = end
+        else:
+            self.topic_name, pos = read_compact_string(view, pos)
+        (
+            self.partition_index,
+            self.partition_count,
+            self.records_behind,
+            self.behind_ms,
+            self.silent_ms,
+        ) = _unpack_iiqqq(view, pos)
+        pos += 32
+        if view[pos]:
+            pos = skip_tags(view, pos)
+        else:
+            pos += 1
+        return self, pos
+
+
+class Follower(Struct):
+    __slots__ = (
+        "topic_name",
+        "partition_index",
+        "node_id",
+        "is_in_sync",
+        "records_behind",
+        "behind_ms",
+        "silent_ms",
+    )
+    topic_name: str
+    partition_index: int
+    node_id: int
+    is_in_sync: bool
+    records_behind: int
+    behind_ms: int
+    silent_ms: int
+
+    def __init__(
+        self,
+        topic_name: str = "",
+        partition_index: int = 0,
+        node_id: int = 0,
+        is_in_sync: bool = False,
+        records_behind: int = -1,
+        behind_ms: int = -1,
+        silent_ms: int = -1,
+    ) -> None:
+        self.topic_name = topic_name
+        self.partition_index = partition_index
+        self.node_id = node_id
+        self.is_in_sync = is_in_sync
+        self.records_behind = records_behind
+        self.behind_ms = behind_ms
+        self.silent_ms = silent_ms
+
+    def encode(self, out: bytearray, version: int) -> None:
+        text = self.topic_name.encode()
+        if len(text) < 127:
+            out.append(len(text) + 1)
+            out += text
+        else:
+            write_compact_string(out, self.topic_name)
+        out += _pack_iioqqq(
+            self.partition_index,
+            self.node_id,
+            self.is_in_sync,
+            self.records_behind,
+            self.behind_ms,
+            self.silent_ms,
+        )
+        out.append(0)
+
+    @staticmethod
+    def decode(view: memoryview, pos: int, version: int) -> tuple[Follower, int]:
+        self = _new(Follower)
+        length = view[pos]
+        end = pos + length
+        if 0 < length < 128 and end <= len(view):
+            self.topic_name = view[pos + 1 : end].tobytes().decode()
+            pos = end
+        else:
+            self.topic_name, pos = read_compact_string(view, pos)
+        (
+            self.partition_index,
+            self.node_id,
+            self.is_in_sync,
+            self.records_behind,
+            self.behind_ms,
+            self.silent_ms,
+        ) = _unpack_iioqqq(view, pos)
+        pos += 33
+        if view[pos]:
+            pos = skip_tags(view, pos)
+        else:
+            pos += 1
+        return self, pos
+
+
 class DescribeObservationsResponse(Message):
     API_KEY = 10901
     MIN_VERSION = 0
@@ -939,6 +1130,8 @@ class DescribeObservationsResponse(Message):
         "topics",
         "long_turns",
         "config_changes",
+        "isr_changes",
+        "followers",
     )
     throttle_time_ms: int
     error_code: int
@@ -952,6 +1145,8 @@ class DescribeObservationsResponse(Message):
     topics: list[Topic]
     long_turns: list[LongTurn]
     config_changes: list[ConfigChange]  # 1+
+    isr_changes: list[IsrChange]  # 1+
+    followers: list[Follower]  # 1+
 
     def __init__(
         self,
@@ -967,6 +1162,8 @@ class DescribeObservationsResponse(Message):
         topics: list[Topic] = EMPTY,
         long_turns: list[LongTurn] = EMPTY,
         config_changes: list[ConfigChange] = EMPTY,
+        isr_changes: list[IsrChange] = EMPTY,
+        followers: list[Follower] = EMPTY,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
@@ -980,6 +1177,8 @@ class DescribeObservationsResponse(Message):
         self.topics = [] if topics is EMPTY else topics
         self.long_turns = [] if long_turns is EMPTY else long_turns
         self.config_changes = [] if config_changes is EMPTY else config_changes
+        self.isr_changes = [] if isr_changes is EMPTY else isr_changes
+        self.followers = [] if followers is EMPTY else followers
 
     def encode(self, out: bytearray, version: int) -> None:
         out += _pack_ih(self.throttle_time_ms, self.error_code)
@@ -1034,6 +1233,22 @@ class DescribeObservationsResponse(Message):
             else:
                 write_uvarint(out, count)
             for value in self.config_changes:
+                value.encode(out, version)
+        if version >= 1:
+            count = len(self.isr_changes) + 1
+            if count < 128:
+                out.append(count)
+            else:
+                write_uvarint(out, count)
+            for value in self.isr_changes:
+                value.encode(out, version)
+        if version >= 1:
+            count = len(self.followers) + 1
+            if count < 128:
+                out.append(count)
+            else:
+                write_uvarint(out, count)
+            for value in self.followers:
                 value.encode(out, version)
         out.append(0)
 
@@ -1137,6 +1352,34 @@ class DescribeObservationsResponse(Message):
                 self.config_changes = values
             else:
                 self.config_changes = []
+            if version >= 1:
+                count = view[pos] - 1
+                pos += 1
+                if count > 126:
+                    count, pos = read_compact_array_length(view, pos - 1, 47)
+                if count < 0:
+                    raise null_array(pos)
+                values = []
+                for _ in range(count):
+                    value, pos = IsrChange.decode(view, pos, version)
+                    values.append(value)
+                self.isr_changes = values
+            else:
+                self.isr_changes = []
+            if version >= 1:
+                count = view[pos] - 1
+                pos += 1
+                if count > 126:
+                    count, pos = read_compact_array_length(view, pos - 1, 35)
+                if count < 0:
+                    raise null_array(pos)
+                values = []
+                for _ in range(count):
+                    value, pos = Follower.decode(view, pos, version)
+                    values.append(value)
+                self.followers = values
+            else:
+                self.followers = []
             if view[pos]:
                 pos = skip_tags(view, pos)
             else:
