@@ -75,6 +75,7 @@ request
     group_id string? default=null
     resource_type int8 1+
     resource_name string? 1+ default=null
+    lists int32 1+ default=-1
 response
     throttle_time_ms int32
     error_code int16

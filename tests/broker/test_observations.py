@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.api import k10901_describe_observations
+from ottla.broker.api.k10901_describe_observations import Lists
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.observations import long_turns, slowest
@@ -274,6 +275,18 @@ def test_a_node_says_what_it_remembers(stage: NodeStage) -> None:
     assert (connection.principal, connection.request_count) == (ANONYMOUS, 3)
     (topic,) = [each for each in answer.topics if each.name == "t"]
     assert (topic.batch_count, topic.record_count) == (1, 1)
+
+
+def test_only_the_lists_that_are_asked_for_are_answered(stage: NodeStage) -> None:
+    stage.ask(_produce(), 9)
+    stage.ask(HeartbeatRequest("billing", 1, "gone"), 4)
+    whole = stage.ask(DescribeObservationsRequest())
+    assert whole.errors
+    assert whole.topics
+    some = stage.ask(DescribeObservationsRequest(lists=int(Lists.ERRORS | Lists.FOLLOWERS)))
+    assert some.errors == whole.errors
+    assert (some.topics, some.connections) == ([], [])
+    assert {each.name.lower() for each in Lists if each.name} <= set(whole.__slots__)
 
 
 def test_one_group_is_all_that_its_name_brings(stage: NodeStage) -> None:

@@ -114,6 +114,10 @@ def test_a_node_is_killed_while_one_looks(browser: Browser, three: EmbeddedClust
         expect(nodes.get_by_role("cell", name="down")).to_have_count(0)
         expect(found.page.get_by_text("Every replica is in sync.")).to_be_visible()
     with user(three.bootstrap_servers) as visitor:
+        rows = visitor.json("/cluster/part/isr")["changes"]
+        events = [each["event"] for each in rows if each["node"] == 1]
+        assert "is back" in events
+        assert any(each.startswith("left: its node stopped or failed") for each in events)
         if three.leader_of("orders") != 1:
             done = visitor.change("/cluster/elect")
             assert done.status_code == 303

@@ -119,6 +119,7 @@ def reads() -> Iterator[Asked]:
     yield Asked("/rebalance", (CLUSTER,))
     yield Asked("/drain", (CLUSTER,), {"node": 1})
     yield Asked("/drain", (CLUSTER,), {"node": 1, "replicas": "yes"})
+    yield Asked("/cluster/part/isr", (CLUSTER,))
     yield Asked("/security", (CLUSTER,), QUESTION)
     yield Asked("/security/part/users", (CLUSTER,))
     yield Asked("/security/part/acls", (CLUSTER,))

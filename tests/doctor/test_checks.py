@@ -13,14 +13,19 @@ import pytest
 from ottla.cli.tree import command
 from ottla.doctor import CHECKS, Evidence, Severity, Snapshot, diagnose
 from ottla.doctor.observed import (
+    BACK,
     JOINED,
     LEFT,
     NO_API,
     REBALANCE_TIMEOUT,
+    REMOVED,
     SESSION,
+    SILENT,
+    SLOW,
     ClientErrors,
     ConnectionFigures,
     GroupChange,
+    IsrChange,
     LongTurn,
     Observed,
     TopicBatches,
@@ -233,6 +238,16 @@ def observed(*rows: GroupChange | ClientErrors, evidence: Evidence | None = None
     return _remembering(given, Observed(1, NOW_MS, 0, {"billing": changes} if changes else {}, counted))
 
 
+def fell(*minutes_ago: int, cause: int = SLOW, node: int = 3, evidence: Evidence | None = None) -> Evidence:
+    """Evidence in which node 1 remembers that a follower left the in-sync replicas so many minutes ago."""
+    how_far = 40_000, 31_000, 200 if cause == SLOW else 31_000
+    times = [NOW_MS - ago * MINUTE_MS for ago in minutes_ago]
+    rows = [IsrChange(at_ms, node, cause, "orders", 0, 12, *how_far) for at_ms in times]
+    back = [replace(each, at_ms=each.at_ms + 30_000, cause=BACK) for each in rows]
+    changes = tuple(sorted((*rows, *back), key=lambda each: each.at_ms))
+    return _remembering(evidence or over(snapshot()), Observed(1, NOW_MS, isr_changes=changes))
+
+
 def connected(*, software: str = "", evidence: Evidence | None = None, **figures: int) -> Evidence:
     """Evidence of a connection of which the figures have grown by so much."""
     before = ConnectionFigures(4, "worker", "User:ada", "10.0.0.1", software, min_bytes=1_000, max_wait_ms=500)
@@ -248,8 +263,9 @@ def batches(count: int, records: int) -> Evidence:
     return _remembering(over(snapshot()), last, first)
 
 
-def stood_still(*took_ms: int, ago_s: int = 10) -> Evidence:
-    turns = tuple(LongTurn(each, NOW_MS - ago_s * 1000, 3, "worker", "User:ada", "10.0.0.1") for each in took_ms)
+def stood_still(*took_ms: int, ago_s: int = 10, api: int = 3, timer: str = "") -> Evidence:
+    who = ("", "", "") if timer else ("worker", "User:ada", "10.0.0.1")
+    turns = tuple(LongTurn(each, NOW_MS - ago_s * 1000, api, *who, timer) for each in took_ms)
     return _remembering(over(snapshot()), Observed(1, NOW_MS, 0, long_turns=turns))
 
 
@@ -350,6 +366,32 @@ CASES = (
         Severity.WARNING,
         over(snapshot(topic("orders", partition(isr=(1, 2), ends={3: 96_000})))),
         over(snapshot(topic("orders", partition(ends={3: 96_000})))),
+        HEALTHY,
+    ),
+    Case(
+        "replica-behind",
+        "does not catch up. It left the in-sync replicas 4 min ago: it sent no fetch for 31 s.",
+        Severity.WARNING,
+        fell(4, cause=SILENT, evidence=over(snapshot(topic("orders", partition(isr=(1, 2), ends={3: 96_000}))))),
+        fell(4, cause=SILENT),
+        HEALTHY,
+    ),
+    Case(
+        "isr-flaps",
+        "Node 3 fell out of sync 3 times in 60 min, at worst in orders-0 and 11 other partitions: it fetched, but was "
+        "40,000 records and 31 s behind.",
+        Severity.WARNING,
+        fell(4, 8, 59),
+        fell(4, 8, 61),
+        fell(64, 68, 119),
+    ),
+    Case(
+        "isr-flaps",
+        "Node 3 fell out of sync 3 times in 60 min, at worst in orders-0 and 11 other partitions: it sent no fetch for "
+        "31 s.",
+        Severity.WARNING,
+        fell(4, 8, 12, cause=SILENT),
+        fell(4, 8, 12, 16, cause=REMOVED),
         HEALTHY,
     ),
     Case(
@@ -753,6 +795,14 @@ CASES = (
         stood_still(800, 800, 400, ago_s=601),
     ),
     Case(
+        "slow-turns",
+        "Node 1's event loop stood still for 0.8 s in the timed work of the upkeep of logs, 3 long turns of 2.0 s",
+        Severity.WARNING,
+        stood_still(800, 800, 400, api=NO_API, timer="the upkeep of logs"),
+        stood_still(800, 800, 399, api=NO_API, timer="the upkeep of logs"),
+        stood_still(800, 800, 400, api=NO_API, timer="the upkeep of logs", ago_s=601),
+    ),
+    Case(
         "small-batches",
         "orders receives 500 batches/s of 1.9 records",
         Severity.NOTE,
@@ -834,3 +884,10 @@ def test_errors_of_one_client_on_several_nodes_are_one_finding() -> None:
     (node,) = several.last.observed
     several = replace(several, last=replace(several.last, observed=(node, replace(node, node=2))))
     assert len(diagnose(several, ["refused-commits"])) == 1
+
+
+def test_two_leaders_that_see_the_same_pause_of_a_node_do_not_count_it_twice() -> None:
+    twice = fell(4, 8)
+    (node,) = twice.last.observed
+    both = replace(twice, last=replace(twice.last, observed=(node, replace(node, node=2))))
+    assert not diagnose(both, ["isr-flaps"])

@@ -17,7 +17,10 @@ from ottla.protocol.messages.describe_observations import (
 Answers = dict[int, DescribeObservationsResponse | ClientError]
 QUOTA: Final = 0
 """The type of a quota among the resources of config changes."""
+CONFIG_CHANGES, ISR_CHANGES, FOLLOWERS = 64, 128, 256
+"""Lists of an answer, as bits of `lists`."""
 _CONFIGS_SINCE: Final = 1
+_ISR_SINCE: Final = 1
 VALUE_MAX: Final = 100
 """Characters of a value that nodes remember."""
 
@@ -40,6 +43,16 @@ def _refused(answer: DescribeObservationsResponse | ClientError) -> BrokerError 
     if isinstance(answer, ClientError) or not answer.error_code:
         return None
     return BrokerError(answer.error_code, "DescribeObservations", answer.error_message)
+
+
+# ---- replicas ------------------------------------------------------------------------------------------------------
+
+
+def replicas_seen(client: Client, node_ids: Iterable[int]) -> Answers:
+    """Which replicas left the in-sync replicas of the partitions that each node has led, and how far its followers are
+    behind now, or the node's error. Needs the right to describe the cluster."""
+    request = DescribeObservationsRequest(lists=ISR_CHANGES | FOLLOWERS)
+    return _answers(client, node_ids, request, _ISR_SINCE)
 
 
 # ---- changes of configs --------------------------------------------------------------------------------------------
@@ -67,7 +80,7 @@ def config_history(
 ) -> ConfigHistory:
     """Who changed configs and when, of one resource or of all. Needs the right to describe the configs of that
     resource, or the cluster and the configs. Raises BrokerError if the user lacks it."""
-    request = DescribeObservationsRequest(None, resource_type, resource_name)
+    request = DescribeObservationsRequest(None, resource_type, resource_name, CONFIG_CHANGES)
     changes: list[ConfigChange] = []
     silent: list[int] = []
     failed: list[tuple[int, ClientError]] = []

@@ -87,7 +87,8 @@ class SlowRequest:
 
 @dataclass(frozen=True, slots=True)
 class LongTurn:
-    """A time for which a node's event loop served nobody else: one request of this client, or timers (`NO_API`)."""
+    """A time for which a node's event loop served nobody else: one request of this client, or timers (`NO_API`), most
+    of it that of the part `timer`."""
 
     took_ms: int
     at_ms: int
@@ -95,6 +96,7 @@ class LongTurn:
     client_id: str = ""
     principal: str = ""
     host: str = ""
+    timer: str = ""
 
 
 TOPIC: Final = 2
@@ -115,6 +117,32 @@ class ConfigChange:
     principal: str
     client_id: str = ""
     host: str = ""
+
+
+SLOW: Final = 1
+SILENT: Final = 2
+REMOVED: Final = 3
+BACK: Final = 4
+"""Causes of a change of the in-sync replicas, as on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """A replica left the in-sync replicas of some partitions of one leader, or is back.
+
+    `topic` and `partition`: where it was furthest behind, by so many records and milliseconds; `silent_ms` after its
+    last fetch. -1 if the leader does not know.
+    """
+
+    at_ms: int
+    node: int
+    cause: int
+    topic: str
+    partition: int
+    partitions: int = 1
+    records: int = -1
+    behind_ms: int = -1
+    silent_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +169,4 @@ class Observed:
     batches: tuple[TopicBatches, ...] = ()
     long_turns: tuple[LongTurn, ...] = ()
     config_changes: tuple[ConfigChange, ...] = ()
+    isr_changes: tuple[IsrChange, ...] = ()

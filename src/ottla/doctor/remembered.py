@@ -7,6 +7,7 @@ from ottla.doctor.observed import (
     ConfigChange,
     ConnectionFigures,
     GroupChange,
+    IsrChange,
     LongTurn,
     Observed,
     SlowRequest,
@@ -73,6 +74,7 @@ def observed(node: int, answer: DescribeObservationsResponse) -> Observed:
         tuple(TopicBatches(each.name, each.batch_count, each.record_count, each.byte_count) for each in answer.topics),
         _long_turns(answer),
         _config_changes(answer),
+        isr_changes(answer),
     )
 
 
@@ -93,7 +95,7 @@ def _slow(answer: DescribeObservationsResponse) -> tuple[SlowRequest, ...]:
 
 def _long_turns(answer: DescribeObservationsResponse) -> tuple[LongTurn, ...]:
     return tuple(
-        LongTurn(each.took_ms, each.at_ms, each.api_key, each.client_id, each.principal, each.client_host)
+        LongTurn(each.took_ms, each.at_ms, each.api_key, each.client_id, each.principal, each.client_host, each.timer)
         for each in answer.long_turns
     )
 
@@ -112,4 +114,22 @@ def _config_changes(answer: DescribeObservationsResponse) -> tuple[ConfigChange,
             each.client_host,
         )
         for each in answer.config_changes
+    )
+
+
+def isr_changes(answer: DescribeObservationsResponse) -> tuple[IsrChange, ...]:
+    """The changes of in-sync replicas that a node remembers, oldest first."""
+    return tuple(
+        IsrChange(
+            each.at_ms,
+            each.node_id,
+            each.cause,
+            each.topic_name,
+            each.partition_index,
+            each.partition_count,
+            each.records_behind,
+            each.behind_ms,
+            each.silent_ms,
+        )
+        for each in answer.isr_changes
     )

@@ -21,6 +21,7 @@ Not supported: nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import IntFlag
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -72,6 +73,21 @@ SPEC = ApiSpec(
 )
 
 
+class Lists(IntFlag):
+    """The lists of an answer, as bits of the request's field `lists`."""
+
+    GROUPS = 1
+    ERRORS = 2
+    CONNECTIONS = 4
+    SLOW_REQUESTS = 8
+    TOPICS = 16
+    LONG_TURNS = 32
+    CONFIG_CHANGES = 64
+    ISR_CHANGES = 128
+    FOLLOWERS = 256
+
+
+ALL_LISTS: Final = (1 << len(Lists)) - 1
 TOPICS_MAX: Final = 1_000
 FOLLOWERS_MAX: Final = 1_000
 BEHIND_MS: Final = 1_000
@@ -120,15 +136,25 @@ def _answer(node: Core, request: Request) -> DescribeObservationsResponse:
 
 def _describe(node: Core, request: Request) -> Work:
     seen, version, answer = node.observations, request.version, _answer(node, request)
-    answer.groups = yield from _in_slices(seen.groups.groups(), _group, version)
-    answer.errors = yield from _in_slices(seen.errors.counts(), _error, version)
-    answer.connections = yield from _in_slices(seen.connections(), _connection, version)
-    answer.slow_requests = [_slow(each) for each in seen.slowest.slowest(request.now)]
-    answer.topics = [_topic(*each) for each in nlargest(TOPICS_MAX, node.metrics.topics.items(), key=_batches)]
-    answer.long_turns = [_long(each) for each in seen.long_turns.longest(request.now)]
-    answer.config_changes = yield from _in_slices((yield from _visible(node, request)), _config, version)
-    answer.isr_changes = [_isr(node, each) for each in seen.isr.changes()]
-    answer.followers = yield from _behind(node, request)
+    lists = Lists(request.body.lists & ALL_LISTS)
+    if Lists.GROUPS in lists:
+        answer.groups = yield from _in_slices(seen.groups.groups(), _group, version)
+    if Lists.ERRORS in lists:
+        answer.errors = yield from _in_slices(seen.errors.counts(), _error, version)
+    if Lists.CONNECTIONS in lists:
+        answer.connections = yield from _in_slices(seen.connections(), _connection, version)
+    if Lists.SLOW_REQUESTS in lists:
+        answer.slow_requests = [_slow(each) for each in seen.slowest.slowest(request.now)]
+    if Lists.TOPICS in lists:
+        answer.topics = [_topic(*each) for each in nlargest(TOPICS_MAX, node.metrics.topics.items(), key=_batches)]
+    if Lists.LONG_TURNS in lists:
+        answer.long_turns = [_long(each) for each in seen.long_turns.longest(request.now)]
+    if Lists.CONFIG_CHANGES in lists:
+        answer.config_changes = yield from _in_slices((yield from _visible(node, request)), _config, version)
+    if Lists.ISR_CHANGES in lists:
+        answer.isr_changes = [_isr(node, each) for each in seen.isr.changes()]
+    if Lists.FOLLOWERS in lists:
+        answer.followers = yield from _behind(node, request)
     return answer
 
 

@@ -265,6 +265,7 @@ NODE_COLUMNS = (
 )
 LACKING_COLUMNS = ("TOPIC", "LACK", "COUNT", "PARTITIONS", "NOT-IN-SYNC", "WAITS-FOR", "FAILED-ON")
 STOP_COLUMNS = ("STOP-OF", "TOPIC", "THEN", "COUNT", "PARTITIONS")
+IN_SYNC_COLUMNS = ("TIME", "NODE", "IN-SYNC", "PARTITIONS", "LEADER")
 END_HOLD = (
     "If a topic's configs are unknown, set its retention.ms, retention.bytes or cleanup.policy, or delete "
     "ottla.retention.hold."
@@ -282,7 +283,8 @@ ROWS_MAX = 20
 def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
     """Show the nodes: address, rack, state, controller, partitions (led, hosted, in sync), disk, and whether you can
     stop the node. Then show, by topic, the partitions that lack a leader or an in-sync replica, and the partitions that
-    would go offline or refuse acks=all if a node stopped, and the topics on hold."""
+    would go offline or refuse acks=all if a node stopped, the replicas that left the in-sync replicas in the last hour,
+    and the topics on hold."""
     properties = client_properties(cluster)
     make = own_clients(properties)
     with plain_failures(), make() as client:
@@ -297,6 +299,7 @@ def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
     print_rows(NODE_COLUMNS, [node_row(node) for node in told["nodes"]], format)
     print_some(LACKING_COLUMNS, lacking_rows(told["lacking"]))
     print_some(STOP_COLUMNS, [row for node in told["nodes"] for row in stop_rows(node)])
+    print_some(IN_SYNC_COLUMNS, [tuple(each.values()) for each in told["in_sync_changes"] or ()])
     if on_hold := told["on_hold"]:
         more = f" and {len(on_hold) - ROWS_MAX} more" if len(on_hold) > ROWS_MAX else ""
         say(f"\nOn hold, so that nothing of them is deleted: {', '.join(on_hold[:ROWS_MAX])}{more}. {END_HOLD}")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ottla.cli.times import shown_time
 from ottla.metadata.topic_names import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -97,7 +98,28 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
         "lacking": [lacking(part, waits, up, down) for part in parts if part.lack is not None],
         "on_hold": sorted({part.topic for part in parts if part.on_hold}),
         "partial": partial,
+        "in_sync_changes": in_sync_changes(client, sorted(up)),
     }
+
+
+def in_sync_changes(client: Client, nodes: Sequence[int]) -> list[dict[str, Any]] | None:
+    """The changes of in-sync replicas in the last hour that leaders remember, newest first; None if no node reports
+    them: it is not Ottla's, or the user may not see them."""
+    from ottla.doctor.replicas import changes_of_last_hour, event, where_left
+
+    changes, failed = changes_of_last_hour(client, nodes)
+    if len(failed) == len(nodes):
+        return None
+    return [
+        {
+            "time": shown_time(each.at_ms),
+            "node": each.node,
+            "event": event(each),
+            "partitions": where_left(each),
+            "leader": leader,
+        }
+        for leader, each in changes
+    ]
 
 
 def node_facts(broker: Any, controller_id: int, parts: Iterable[Placed], disk: Disk) -> dict[str, Any]:

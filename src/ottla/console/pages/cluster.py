@@ -10,7 +10,7 @@ from ottla.client.client import LATEST, TopicPartition
 from ottla.client.errors import UnsupportedVersionError, check
 from ottla.console.config_authors import load_changes
 from ottla.console.page import Change, Context, Done, InputError, Page, Paged, Part, Preview, View, paged
-from ottla.console.pages import cluster_moves
+from ottla.console.pages import cluster_isr, cluster_moves
 from ottla.console.reading import DEBUGGING_REPLICA, leaders_of, metadata_of_all, offsets
 from ottla.doctor.words import count
 from ottla.protocol.errors import ErrorCode
@@ -211,6 +211,7 @@ PAGE: Final = Page(
     refresh_s=5,
     parts=(
         Part("behind", "Replicas that are not in sync", load_behind, refresh_s=5),
+        Part("isr", "In-sync replicas in the last hour", cluster_isr.load, refresh_s=30),
         Part("moves", "Moves", cluster_moves.load, refresh_s=5),
         Part("throttle", "Throttle of moves", cluster_moves.load_throttle, refresh_s=30),
         Part("configs", "Changes of nodes' configs and of quotas", load_changes, refresh_s=30),

@@ -308,7 +308,8 @@ def slow_turns(evidence: Evidence) -> Iterator[Finding]:
             if total_ms < STILL_MS:
                 continue
             longest = max(of_api, key=lambda each: each.took_ms)
-            what = "its timed work" if api == NO_API else f"{_api_name(api)} of {longest.client_id or longest.host}"
+            own = f"the timed work of {longest.timer}" if longest.timer else "its timed work"
+            what = own if api == NO_API else f"{_api_name(api)} of {longest.client_id or longest.host}"
             yield Finding(
                 Severity.WARNING,
                 f"node {node.node}",

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from ottla.doctor.finding import Check, Finding, Severity
+from ottla.doctor.observed import SILENT, SLOW, IsrChange
+from ottla.doctor.replicas import left_why, where_left
 from ottla.doctor.snapshot import Evidence, Node, Snapshot
-from ottla.doctor.words import duration, names, size
+from ottla.doctor.words import count, duration, names, size
 
 DISK_WARNING: Final = 0.85
 DISK_FULL: Final = 0.95
@@ -16,6 +18,9 @@ SOON_S: Final = 2 * 86_400
 """A disk that is full within this time is a finding."""
 GROWTH_WINDOW_S: Final = 60
 """The growth of a shorter time says nothing about days."""
+FLAPS: Final = 3
+FLAPS_MS: Final = 3_600_000
+"""A replica that falls out of sync so often in this time flaps."""
 WANDERS: Final = 3
 """Elections of one partition between two snapshots from which on its leaders wander."""
 
@@ -104,8 +109,36 @@ def leaders_wander(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def isr_flaps(evidence: Evidence) -> Iterator[Finding]:
+    """Replicas that fall out of sync again and again, because they are too slow or stand still."""
+    falls: dict[int, list[list[IsrChange]]] = {}
+    for leader in evidence.last.observed:
+        of_node: dict[int, list[IsrChange]] = {}
+        for each in leader.isr_changes:
+            if each.cause in (SLOW, SILENT) and leader.at_ms - each.at_ms <= FLAPS_MS:
+                of_node.setdefault(each.node, []).append(each)
+        for node, found in of_node.items():
+            falls.setdefault(node, []).append(found)
+    for node, by_leader in sorted(falls.items()):
+        found = max(by_leader, key=len)  # several leaders see the same pause of a node
+        if len(found) < FLAPS:
+            continue
+        worst = max(found, key=lambda each: (each.records, each.behind_ms))
+        is_silent = worst.cause == SILENT
+        yield Finding(
+            Severity.WARNING,
+            f"node {node}",
+            f"Node {node} fell out of sync {count(len(found), 'time')} in {duration(FLAPS_MS / 1000)}, at worst in "
+            f"{where_left(worst)}: {left_why(worst)}.",
+            f"look for pauses of node {node}: its log, swapping, a stalled disk or network"
+            if is_silent
+            else f"a faster disk or network, or more CPU, for node {node}; `ottla cluster rebalance` gives it less",
+        )
+
+
 CHECKS: Final = (
     Check("unreachable-node", "advertised addresses that cannot be reached", unreachable),
     Check("disk-fills", "disks that are full, soon full, or broken", disk_fills),
     Check("leaders-wander", "partitions that change leaders again and again", leaders_wander),
+    Check("isr-flaps", "replicas that fall out of sync again and again", isr_flaps),
 )

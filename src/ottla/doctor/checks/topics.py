@@ -8,6 +8,7 @@ from typing import Final
 
 from ottla.doctor.authors import set_by
 from ottla.doctor.finding import Check, Finding, Severity
+from ottla.doctor.replicas import last_departure, left_why
 from ottla.doctor.snapshot import Evidence, Partition, Topic
 from ottla.doctor.words import count, duration, names, size
 
@@ -113,10 +114,12 @@ def replica_behind(evidence: Evidence) -> Iterator[Finding]:
         else:
             when = f"it gains {gain:,.0f} records/s and needs {duration(behind / gain)}"
         where = names(f"{topic.name}-{partition.index}" for topic, partition, _, _ in found)
+        left = last_departure(evidence.last, node)
+        why = "" if left is None else f" It left {_ago(evidence, left.at_ms)}: {left_why(left)}."
         yield Finding(
             Severity.WARNING,
             f"node {node}",
-            f"Node {node} is {count(behind, 'record')} behind in {where}: {when}.",
+            f"Node {node} is {count(behind, 'record')} behind in {where}: {when}.{why}",
             "check that node's log and disk; `ottla cluster describe` shows its state",
         )
 
@@ -226,6 +229,10 @@ def compaction_waits(evidence: Evidence) -> Iterator[Finding]:
                 + set_by(evidence, topic, "segment.bytes", "segment.ms"),
                 f"ottla topics alter {topic.name} --set segment.ms=3600000",
             )
+
+
+def _ago(evidence: Evidence, at_ms: int) -> str:
+    return f"the in-sync replicas {duration(max(0, evidence.last.at_ms - at_ms) / 1000)} ago"
 
 
 def _behind(partition: Partition, node: int) -> int | None:

@@ -59,20 +59,23 @@ class DescribeObservationsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 1
     FLEXIBLE_SINCE = 0
-    __slots__ = ("group_id", "resource_type", "resource_name")
+    __slots__ = ("group_id", "resource_type", "resource_name", "lists")
     group_id: str | None
     resource_type: int  # 1+
     resource_name: str | None  # 1+
+    lists: int  # 1+
 
     def __init__(
         self,
         group_id: str | None = None,
         resource_type: int = 0,
         resource_name: str | None = None,
+        lists: int = -1,
     ) -> None:
         self.group_id = group_id
         self.resource_type = resource_type
         self.resource_name = resource_name
+        self.lists = lists
 
     def encode(self, out: bytearray, version: int) -> None:
         write_compact_nullable_string(out, self.group_id)
@@ -80,6 +83,8 @@ class DescribeObservationsRequest(Message):
             out += _pack_b(self.resource_type)
         if version >= 1:
             write_compact_nullable_string(out, self.resource_name)
+        if version >= 1:
+            out += _pack_i(self.lists)
         out.append(0)
 
     @staticmethod
@@ -116,6 +121,11 @@ class DescribeObservationsRequest(Message):
                     self.resource_name, pos = read_compact_nullable_string(view, pos)
             else:
                 self.resource_name = None
+            if version >= 1:
+                (self.lists,) = _unpack_i(view, pos)
+                pos += 4
+            else:
+                self.lists = -1
             if view[pos]:
                 pos = skip_tags(view, pos)
             else:
