@@ -320,9 +320,9 @@ def test_what_an_answer_of_the_controller_left_out_the_image_tells(stage: NodeSt
     followers = partition_of(stage).followers
     assert followers is not None
     epoch = followers.partition_epoch
-    assert not followers.metadata(stage.now, (1, 2, 3, 4), (1, 2, 3), followers.leader_epoch, epoch)
+    assert not followers.metadata(stage.now, (1, 2, 3, 4), (1, 2, 3), followers.leader_epoch, epoch, 0)
     assert list(followers.followers) == [2, 3, 4]
-    assert not followers.metadata(stage.now, (1, 2), (1, 2), followers.leader_epoch, epoch - 1)
+    assert not followers.metadata(stage.now, (1, 2), (1, 2), followers.leader_epoch, epoch - 1, 0)
     assert list(followers.followers) == [2, 3, 4]
 
 
