@@ -77,6 +77,8 @@ def test_detached_nodes_serve_one_is_killed_and_comes_back_and_all_are_stopped(p
     assert ottla("cluster", "stop-node", "2", "--data", directory).returncode == 1
     # Node 1 may learn it a little later.
     soon(lambda: [node["state"] for node in described(port)["nodes"]] == ["up", "down", "up"])
+    left = [each["event"] for each in described(port)["in_sync_changes"] if each["node"] == 2]
+    assert [event for event in left if event.startswith("left: its node stopped or failed")]
     log = Path(directory, "cluster.log")
     soon(lambda: "node 2 has stopped\n" in log.read_text())  # the supervisor notices only now and then
     stopped = ottla("cluster", "stop", "--data", directory)

@@ -98,17 +98,26 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
         "lacking": [lacking(part, waits, up, down) for part in parts if part.lack is not None],
         "on_hold": sorted({part.topic for part in parts if part.on_hold}),
         "partial": partial,
-        "in_sync_changes": in_sync_changes(client, sorted(up)),
+        "in_sync_changes": None if partial else in_sync_changes(seen, client_of),
     }
 
 
-def in_sync_changes(client: Client, nodes: Sequence[int]) -> list[dict[str, Any]] | None:
+def in_sync_changes(seen: Any, client_of: Callable[[str], Client]) -> list[dict[str, Any]] | None:
     """The changes of in-sync replicas in the last hour that leaders remember, newest first; None if no node reports
-    them: it is not Ottla's, or the user may not see them."""
+    them, because it is not Ottla's, or if the controller does not answer."""
+    from ottla.client import ClientError
     from ottla.doctor.replicas import changes_of_last_hour, event, where_left
 
-    changes, failed = changes_of_last_hour(client, nodes)
-    if len(failed) == len(nodes):
+    up = {broker.broker_id: f"{broker.host}:{broker.port}" for broker in seen.brokers if not broker.is_fenced}
+    if seen.controller_id not in up:
+        return None
+    try:
+        with client_of(up[seen.controller_id]) as client:
+            client.metadata([])
+            changes, failed = changes_of_last_hour(client, sorted(up))
+    except ClientError:
+        return None
+    if len(failed) == len(up):
         return None
     return [
         {
