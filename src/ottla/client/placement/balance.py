@@ -226,7 +226,7 @@ class _Balance:
         nodes = self.after[place]
         if new in nodes:
             return False
-        others = {self.rack.get(node) for node in nodes if node != old}
+        others = [self.rack.get(node) for node in nodes if node != old]
         return self.rack[old] in others or self.rack[new] not in others
 
     def _exchange(self, heavy: int, light: int) -> tuple[TopicPartition, TopicPartition, int, int] | None:
@@ -235,11 +235,12 @@ class _Balance:
         givable = [place for place in self.on[heavy] if self._may_move(place, heavy, light)]
         takable = [place for place in self.on[light] if self._may_move(place, light, heavy)]
         takable.sort(key=lambda place: (self.weight[place], place))
+        weights = [self.weight[place] for place in takable]
         best: tuple[int, TopicPartition, TopicPartition] | None = None
+        if not takable:
+            return None
         for place in sorted(givable, key=lambda place: (-self.weight[place], place)):
-            other = _closest(takable, self.weight, self.weight[place] - gap / 2)
-            if other is None:
-                return None
+            other = takable[_closest(weights, self.weight[place] - gap / 2)]
             after = abs(gap - 2 * (self.weight[place] - self.weight[other]))
             if best is None or after < best[0]:
                 best = after, place, other
@@ -271,10 +272,7 @@ class _Balance:
         return None
 
 
-def _closest(
-    places: list[TopicPartition], weight: Mapping[TopicPartition, int], wanted: float
-) -> TopicPartition | None:
-    """The partition whose size is closest to `wanted`, from a list in order of size."""
-    at = bisect_left(places, wanted, key=lambda place: weight[place])
-    near = places[max(0, at - 1) : at + 1]
-    return min(near, key=lambda place: abs(weight[place] - wanted)) if near else None
+def _closest(weights: list[int], wanted: float) -> int:
+    """Where the weight is that is closest to `wanted`, in a list in order that is not empty."""
+    at = bisect_left(weights, wanted)
+    return min(range(max(0, at - 1), min(at + 1, len(weights))), key=lambda each: abs(weights[each] - wanted))
