@@ -99,6 +99,20 @@ def test_a_batch_that_claims_too_high_offsets_does_not_end_the_log(how: dict[str
     assert log.found.damaged_from == 19, "the log lacks its end, so nothing is lost by doubt"
 
 
+def test_a_log_that_is_cut_below_a_batch_that_claims_too_high_offsets_lacks_that_batch() -> None:
+    """Compaction may have made the gap before the last batch, so the start trusts it. The leader sets the cut."""
+    files = disk()
+    filled(files, COMPACTED, 20)
+    last = f"{DIRECTORY}/{segments(files)[-1]}.log"
+    flip(files, last, starts(files, last)[-1] + 5)
+    log = again(files, COMPACTED, **KILLED)
+    assert log.found.is_complete
+    assert log.truncate_to(20, now=NOW)
+    assert log.log_end_offset == 19, "the next fetch begins with what is missing"
+    log.check()
+    assert len(values(log)) == 19
+
+
 @pytest.mark.parametrize("how", [KILLED, POWER], ids=["killed", "power cut"])
 def test_a_first_batch_that_claims_too_high_offsets_does_not_end_the_log(how: dict[str, Any]) -> None:
     """It may be the only one, and no other contradicts it. A segment is named after its first offset."""

@@ -16,7 +16,26 @@ def truncate_to(log: LogState, offset: int, now: int) -> bool:
     """See Log.truncate_to."""
     if log.failed is not None:
         raise StorageError(log.failed)
-    return cut_to(log, offset, now)
+    if not cut_to(log, offset, now):
+        return False
+    end = _end_of_batches(log)
+    if end < log.log_end_offset:
+        # Compaction has removed the batch that ended there; or its offsets were damaged and it was cut off, so that it
+        # has to be copied again.
+        cut_to(log, end, now)
+    return True
+
+
+def _end_of_batches(log: LogState) -> int:
+    """One past the last offset of the last batch, or the log start."""
+    active = log.active
+    if active is None:
+        return log.log_end_offset
+    last = active.offset_index.last()
+    end = active.base_offset
+    for _, header in active.walk(last[1] if last else 0):
+        end = header[0] + header[6] + 1
+    return max(end, log.log_start_offset)
 
 
 def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> bool:

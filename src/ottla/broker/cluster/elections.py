@@ -44,8 +44,12 @@ from ottla.protocol.records.checksum import crc32c
 
 EPOCHS_SKIPPED: Final = 10_000
 """More leader epochs than the lost commits of a restored store may have given to a replica that is missing."""
-EPOCHS_APART: Final = 1_000_000
+EPOCHS_APART: Final = 100_000
 """Controllers skip up to so many more, each another number: two of them hardly ever name a leader in one epoch."""
+COMMITS_A_SKIP: Final = 4
+"""At least so many commits are made between two times that all nodes were down: registrations, a claim, an election."""
+SKIPS_MAX: Final = 10
+"""More times than all nodes were down within the commits that a restored store has lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +119,11 @@ def awaits_logs(placed: PartitionRecord) -> bool:
 def undecided(placed: PartitionRecord, lost_commits: int) -> PartitionRecord:
     """The record in which no replica is known to be in sync, as the store has lost this many commits: the logs decide.
 
-    Its epoch is above those that the lost commits may have given: each raised it by at most 2, or once by more.
+    Its epoch is above those that the lost commits may have given: each raised it by at most 2, or skipped some.
     """
+    skips = min(1 + lost_commits // COMMITS_A_SKIP, SKIPS_MAX)
     nobody = replace(placed, leader=NOBODY, isr=(), elr=(), last_known_elr=())
-    epoch = placed.leader_epoch + 2 * lost_commits + EPOCHS_SKIPPED + 1
+    epoch = placed.leader_epoch + 2 * lost_commits + skips * (EPOCHS_SKIPPED + EPOCHS_APART) + 1
     return replace(nobody, leader_epoch=epoch, partition_epoch=placed.partition_epoch + 2 * lost_commits + 1)
 
 
