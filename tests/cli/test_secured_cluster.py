@@ -47,12 +47,17 @@ def succeeds(*words: str) -> str:
     return done.stdout
 
 
-def organization_at(port: int, authority: Authority) -> str:
-    """The organization in the certificate of the node on this port."""
+def organization_at(port: int, authority: Authority, shown: Path | None = None) -> str:
+    """The organization in the certificate of the node on this port. `shown`: a certificate of the client, which must be
+    refused."""
     context = ssl.create_default_context(cafile=str(authority.file))
+    if shown is not None:
+        context.load_cert_chain(shown)
     plain = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
     with plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
         certificate: Any = encrypted.getpeercert()
+        if shown is not None:
+            encrypted.recv(1)  # in TLS 1.3, the refusal comes after the handshake
     return next(value for ((name, value),) in certificate["subject"] if name == "organizationName")
 
 
@@ -101,6 +106,9 @@ def test_a_secured_cluster_grows_restarts_nodes_and_comes_back(tmp_path: Path, m
                 pem.write_bytes(authority.issue("127.0.0.1", organization=f"node {number}").read_bytes())
             succeeds(*start, "--tls-cert", str(tmp_path / "{node}.pem"), "--tls-ca", str(authority.file))
             assert [organization_at(port + at, authority) for at in range(3)] == ["node 1", "node 2", "node 3"]
+            foreign = Authority(tmp_path, "foreign").issue("127.0.0.1")
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                organization_at(port, authority, foreign)
             by_node[2].write_bytes(authority.issue("127.0.0.1", organization="renewed").read_bytes())
             soon(lambda: organization_at(port + 1, authority) == "renewed")
             assert outcome_of(strangers, "t") is not None
