@@ -5,7 +5,7 @@ ROUNDS ?= 20
 NODES ?= 1
 CLIENTS ?= franz-go sarama kafkajs
 .DEFAULT_GOAL = help
-.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka conform-secured crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer console-peer sim crash crash-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-secure bench-spark bench-console bench-peer release upgrade
+.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka conform-registry conform-secured crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer console-peer sim crash crash-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-secure bench-spark bench-console bench-peer release upgrade
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ conform-librdkafka: setup  ## run librdkafka's own suite against a node, or thre
 
 conform-kminion: setup  ## run the exporter kminion against a node (KMINION=path, where it is not on the PATH)
 	$(PYTHON) -m tools.conform_kminion $(KMINION)
+
+conform-registry: setup  ## decode by a real schema registry that stores its schemas on a node (REGISTRY=Apicurio's archive)
+	$(PYTHON) -m tools.conform_registry $(REGISTRY)
 
 conform-secured: setup  ## log in to a secured node with other clients (CLIENTS="franz-go sarama kafkajs java streams tools"; needs Go, npm; ARGS="--libs DIR" for the last three)
 	$(PYTHON) -m tools.conform_secured $(CLIENTS) $(ARGS)
