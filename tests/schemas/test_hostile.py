@@ -95,3 +95,12 @@ def test_without_time_nothing_is_decoded(decoder: Decoder, registry: SmallRegist
     (found,) = decoder.decoded([data], Bounds())
     assert found is not None
     assert found.json == b"0.0"
+
+
+def test_many_schemas_that_end_the_process_cost_bounded_time(decoder: Decoder, registry: SmallRegistry) -> None:
+    links = b"\2" * 1_000_000
+    numbers = [registry.add(json.dumps({**NODE, "doc": str(each)})) for each in range(20)]
+    bounds = Bounds(seconds_left=1.0)
+    found = decoder.decoded([framed(b"\0" + each.to_bytes(4, "big") + links) for each in numbers], bounds)
+    assert sum(each is not None and not each.is_late for each in found) <= 2
+    assert all(each is not None and each.json is None for each in found)

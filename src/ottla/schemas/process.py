@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 from ottla.schemas.registry import Bounds, Schema
 
 START_S: Final = 60.0
+RESTART_S: Final = 0.5
+"""What the end of the process costs a request of a user, so that it cannot cause many."""
 VALUE_S: Final = 20.0
 """Seconds after which the process is ended; its own limit of CPU time is meant to be reached before."""
 SCHEMAS_MAX: Final = 100
@@ -42,7 +44,10 @@ class Reply(NamedTuple):
 
 
 class WorkerEndedError(Exception):
-    """The process ended, or did not answer in time."""
+    """The process ended, or did not answer in time; the text is the end of a sentence."""
+
+    def __init__(self, why: str = BROKEN) -> None:
+        super().__init__(why)
 
 
 class DecodingProcess:
@@ -66,10 +71,11 @@ class DecodingProcess:
             while len(replies) < len(contents) and bounds.seconds_left > 0 and schema.id not in bounds.broken:
                 try:
                     self._batch(schema, contents, replies, bounds)
-                except WorkerEndedError:
+                except WorkerEndedError as ended:
                     self._end()
-                    bounds.broken[schema.id] = BROKEN
-                    replies.append(Reply(None, "", BROKEN))
+                    bounds.broken[schema.id] = str(ended)
+                    bounds.seconds_left -= RESTART_S
+                    replies.append(Reply(None, "", str(ended)))
         finally:
             self._lock.release()
         why = bounds.broken.get(schema.id)
@@ -111,13 +117,16 @@ class DecodingProcess:
         if len(self._sent) >= SCHEMAS_MAX and schema.id not in self._sent:
             self._end()
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ottla.schemas.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-            self._line(self._process, START_S)
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "ottla.schemas.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )
+                self._line(self._process, START_S)
+            except (OSError, WorkerEndedError):
+                raise WorkerEndedError("the decoder does not start") from None
         return self._process
 
     def _line(self, process: subprocess.Popen[bytes], timeout_s: float) -> bytes:

@@ -169,11 +169,9 @@ class Registry:
         missing = f"The registry has no schema {id}."
         answer = self._answer(path, missing, bounds)
         text = _text_of(answer)
-        kind = answer.get("schemaType") or (AVRO if text.lstrip()[:1] in ("{", "[", '"') else PROTOBUF)
+        kind = str(answer.get("schemaType") or (AVRO if text.lstrip()[:1] in ("{", "[", '"') else PROTOBUF))
         if kind not in KINDS:
-            raise SchemaUnavailableError(
-                f"Schema {id} is of a kind that Ottla does not know: {visible(str(kind)[:40])}."
-            )
+            raise SchemaUnavailableError(f"Schema {id} is of a kind that Ottla does not know: {visible(kind[:40])}.")
         if kind == JSON:
             return self._with_references(id, kind, {"schema": text}, "", bounds)
         if kind == PROTOBUF:
@@ -198,7 +196,7 @@ class Registry:
                     raise SchemaUnavailableError(f"The schema has more than {REFERENCES_MAX} references.")
                 begun.add(name)
                 missing = f"The registry lacks {visible(subject)} version {version}, to which the schema refers."
-                path = f"/subjects/{quote(subject, safe='')}/versions/{version}{more}"
+                path = f"/subjects/{quote(subject, safe='', errors='replace')}/versions/{version}{more}"
                 referred = self._answer(path, missing, bounds, is_descriptor=bool(more))
                 add(referred)
                 found[name] = _text_of(referred)
@@ -283,5 +281,5 @@ def _references_of(answer: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     references = answer.get("references") or []
     try:
         return [(str(each["name"]), str(each["subject"]), int(each["version"])) for each in references]
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         raise SchemaUnavailableError("The references of the schema cannot be read.") from None
