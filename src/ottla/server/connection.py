@@ -372,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
                 outgoing.extend(answer)
                 metrics.request_done(api_key, (ended - began) // 1000)
                 began = ended
-                unsent += len(cast(bytes, answer[0]))
+                unsent += len(answer[0])
                 if unsent > UNSENT_BYTES_MAX or len(answer) > 1:
                     unsent = 0
                     self._send()
@@ -381,9 +381,12 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 channel.served(api_key, answer, began)  # it is owed, or held until those before it have left
                 began = ended
-        self._had_turn(now, began - turn_ends + TURN_NS, api_key)
+        took_ns = began - turn_ends + TURN_NS
+        self._light = took_ns < COSTLY_NS
+        if not self._light:
+            self._had_costly_turn(now, took_ns, api_key)
         if outgoing and not channel.unsent:
-            self._send()
+            self._send(unsent)
         return position
 
     def _failed(self, error: Exception) -> None:
@@ -396,11 +399,10 @@ class Connection(asyncio.BufferedProtocol):
             log.error("a request of %s failed", self.address.client_host, exc_info=error)
             self.close("an error of the broker")
 
-    def _had_turn(self, now: Millis, took_ns: int, api_key: int) -> None:
-        """A turn is over. `api_key`: the last request, which took most of a long turn: those before it left time."""
-        self._light = took_ns < COSTLY_NS
-        if took_ns >= COSTLY_NS:
-            self._server.turns.spend(took_ns)
+    def _had_costly_turn(self, now: Millis, took_ns: int, api_key: int) -> None:
+        """A turn that took long is over. `api_key`: the last request, which took most of it: those before it left
+        time."""
+        self._server.turns.spend(took_ns)
         if took_ns >= TURN_NS:
             self._heavy = HEAVY_TURNS
         if took_ns >= LONG_TURN_NS:
@@ -505,14 +507,17 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = True
             self._transport.resume_reading()
 
-    def _send(self) -> None:
-        """Send as much as the socket accepts; the rest waits for `resume_writing`."""
+    def _send(self, size: int = 0) -> None:
+        """Send as much as the socket accepts; the rest waits for `resume_writing`. `size`: the bytes of all that is
+        queued, if all of it is in memory and none of it is sent."""
         if self._channel.closing:
             self._outgoing.clear()
             return
         outgoing = self._outgoing
-        turn_ends = perf_counter_ns() + TURN_NS
         try:
+            if size and self._send_at_once(size):
+                return
+            turn_ends = perf_counter_ns() + TURN_NS
             while outgoing:
                 if type(outgoing[0]) is FileSlice:
                     sent_all = self._send_slice(cast(FileSlice, outgoing[0]))
@@ -534,6 +539,23 @@ class Connection(asyncio.BufferedProtocol):
         except OSError as error:
             self.close(f"the answer could not be sent: {error}")
 
+    def _send_at_once(self, size: int) -> bool:
+        """Send all that is queued, `size` bytes, with one call, as nearly every turn can. False if something is left
+        of it."""
+        outgoing = self._outgoing
+        if len(outgoing) > RUN_PARTS_MAX:
+            return False
+        run: list[Octets] = list(outgoing)  # type: ignore[assignment]  # without a slice of a file
+        try:
+            sent = self._transport.write(run)
+        except BlockingIOError:
+            return False
+        if sent == size:
+            outgoing.clear()
+            return True
+        self._drop_sent(run, sent)
+        return False
+
     def _send_bytes(self) -> bool:
         """Send the run of in-memory parts and small slices at the head of the queue with one call."""
         outgoing = self._outgoing
@@ -552,6 +574,11 @@ class Connection(asyncio.BufferedProtocol):
             sent = self._transport.write(run)
         except BlockingIOError:
             return False
+        return self._drop_sent(run, sent)
+
+    def _drop_sent(self, run: list[Octets], sent: int) -> bool:
+        """Take the first `sent` bytes of this run out of the queue, at whose head it is. Returns whether that is all of
+        it."""
         for part in run:
             length = len(part)
             if sent < length:
@@ -561,7 +588,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._outgoing_offset = sent
                 return False
             sent -= length
-            outgoing.popleft()
+            self._outgoing.popleft()
             self._outgoing_offset = 0
         return True
 

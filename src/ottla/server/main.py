@@ -46,7 +46,7 @@ from ottla.machine import Millis, Unanswered, WallClock
 from ottla.metadata.store import CommitUnknownError, MetadataStore, StoreError
 from ottla.server import certificate_ends
 from ottla.server.buffers import Buffers
-from ottla.server.clocks import DRIFT_MS, microseconds, moment, wall_ahead
+from ottla.server.clocks import DRIFT_MS, both_clocks, microseconds, moment, wall_ahead
 from ottla.server.connection import Connection
 from ottla.server.decoding import Decoding
 from ottla.server.directory import DirectoryLock, note_boot, same_boot, unusable
@@ -512,8 +512,7 @@ class Server:
 
     def now(self) -> Millis:
         """The time to pass to the node. If the wall clock was set, the node is notified first."""
-        now = moment()
-        ahead_ms = wall_ahead(now)
+        now, ahead_ms = both_clocks()
         if abs(ahead_ms - self.node.wall.ahead_ms) > DRIFT_MS:
             self.node.wall_clock_is(now, ahead_ms)
         return now
