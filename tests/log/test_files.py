@@ -98,9 +98,10 @@ def test_atomic_writes_replace_and_leave_nothing_behind(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_several_buffers_go_in_one_write_and_truncation_is_followed(tmp_path: Path) -> None:
+def test_writes_of_any_buffer_and_truncation_are_followed(tmp_path: Path) -> None:
     file = DiskFiles().open(f"{tmp_path}/a", create=True)
-    file.write(b"ab", bytearray(b"cd"), memoryview(b"ef"))
+    for octets in (b"ab", bytearray(b"cd"), memoryview(b"ef")):
+        file.write(octets)
     assert file.size() == 6
     file.truncate(3)
     file.write(b"X")

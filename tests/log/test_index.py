@@ -105,7 +105,7 @@ def test_unsound_ends_are_cut(torn: bytes) -> None:
     again.cut_file()
     assert files.size(PATH) == 16
     times = files.open("/data/t", create=True)
-    times.write(struct.pack(">qiqi", 5000, 1, 6000, 9), torn)
+    times.write(struct.pack(">qiqi", 5000, 1, 6000, 9) + torn)
     later = TimeIndex(files, "/data/t", 100, empty=False)
     if torn != bytes.fromhex("00000003 00000200"):
         assert later.load() == len(torn)

@@ -23,7 +23,7 @@ def apply_random(files: FileSystem, root: str, rng: random.Random) -> str:
     try:
         match verb:
             case "write":
-                files.open(first, create=True).write(octets, b"+", octets)
+                files.open(first, create=True).write(octets + b"+" + octets)
             case "truncate":
                 file = files.open(first)
                 file.truncate(int(cut * file.size()))

@@ -392,12 +392,15 @@ class Node(Core):
         completions = self.completions
         if completions.waiting:
             completions.deliver(now)
-        self.parking.serve_ready(now)
-        while self.peers.has_own or (completions.waiting and completions.is_due):
+        parking, peers, commits = self.parking, self.peers, self.upkeep.commits
+        if parking.ready:
+            parking.serve_ready(now)
+        while peers.own or (completions.waiting and completions.is_due):
             self._serve_own(now)
             completions.deliver(now)
-            self.parking.serve_ready(now)  # a waiting request may need what the node sent to itself: a marker
-        self.upkeep.commits.begin(now)
+            parking.serve_ready(now)  # a waiting request may need what the node sent to itself: a marker
+        if commits.unsynced:
+            commits.begin(now)
         if self.audit is not None and self.audit.has_notes:
             self.audit.settle(now)
         return self.outbox.take()

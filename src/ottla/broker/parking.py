@@ -73,7 +73,8 @@ class Waiting:
 class Parking:
     """All parked requests of a node; its answers go into the outbox. A `partitions.partition.Wakes`.
 
-    `fault` receives unexpected exceptions: the connection of the request that caused one is closed.
+    `ready`: the tickets that `serve_ready` resumes; the node checks it after each call. `fault` receives unexpected
+    exceptions: the connection of the request that caused one is closed.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Parking:
         self._waiting: dict[Ticket, Waiting] = {}
         self._of_connection: dict[int, dict[Ticket, None]] = {}
         self._limits = Limits[Ticket](schedule, Timed.REQUESTS, self._expire, self._waiting)
-        self._ready: dict[Ticket, None] = {}
+        self.ready: dict[Ticket, None] = {}
         self._next_ticket: Ticket = 1
 
     def __len__(self) -> int:
@@ -179,7 +180,7 @@ class Parking:
         """`size` more bytes are available to a parked fetch. Once they are enough, `serve_ready` resumes it."""
         waiting = self._waiting.get(ticket)
         if waiting is not None and waiting.work.grew(size):
-            self._ready[ticket] = None
+            self.ready[ticket] = None
 
     def lost(self, ticket: Ticket, partition: Partition, error: ErrorCode) -> None:
         """The append to `partition` that this ticket waited for may never be committed."""
@@ -199,12 +200,12 @@ class Parking:
             waiting = self.take(ticket)
             if waiting is not None:
                 waiting.work.abandon(ticket)
-            self._ready.pop(ticket, None)
+            self.ready.pop(ticket, None)
 
     def serve_ready(self, now: Millis) -> None:
         """Resume all parked requests that became ready, once for all appends."""
-        while self._ready:
-            ready, self._ready = self._ready, {}
+        while self.ready:
+            ready, self.ready = self.ready, {}
             for ticket in ready:
                 waiting = self._waiting.get(ticket)
                 if waiting is not None:

@@ -40,8 +40,8 @@ class File(Protocol):
         """The present path of the file; follows renames."""
         ...
 
-    def write(self, *buffers: bytes | bytearray | memoryview) -> None:
-        """Append all buffers, in one system call if the kernel accepts them at once. Raises OSError, perhaps after a
+    def write(self, octets: bytes | bytearray | memoryview) -> None:
+        """Append these bytes, in one system call if the kernel accepts them at once. Raises OSError, perhaps after a
         part."""
         ...
 
@@ -174,18 +174,13 @@ class DiskFile:
     def path(self) -> str:
         return self._path
 
-    def write(self, *buffers: bytes | bytearray | memoryview) -> None:
+    def write(self, octets: bytes | bytearray | memoryview) -> None:
         fd = self._fd if self._fd >= 0 else self._reopen()
         self._recent = True
-        if len(buffers) == 1:
-            asked = len(buffers[0])
-            written = os.write(fd, buffers[0])
-        else:
-            asked = sum(map(len, buffers))
-            written = os.writev(fd, buffers)
+        written = os.write(fd, octets)
         self._size += written
-        if written != asked:
-            self._write_rest(memoryview(b"".join(buffers))[written:])
+        if written != len(octets):
+            self._write_rest(memoryview(octets)[written:])
 
     def _write_rest(self, rest: memoryview) -> None:
         # A full disk causes a short write first. The next write then gets the reason.

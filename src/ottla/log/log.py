@@ -154,7 +154,6 @@ class Log(LogState):
     def advance_high_watermark(self, offset: int) -> bool:
         """Raise the high watermark to `offset`, which is at most the log end; never lowers it. True when it moved."""
         offsets = self.offsets
-        assert offset <= offsets.log_end_offset, (offset, offsets.log_end_offset)
         if offset <= offsets.high_watermark or self.durability.failed is not None:
             return False
         offsets.committed(offset)

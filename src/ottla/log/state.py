@@ -87,6 +87,7 @@ class LogState:
         "_max_message_bytes",
         "_rewrites_plain",
         "config",
+        "counts_unflushed",
         "directory",
         "durability",
         "epochs",
@@ -136,6 +137,7 @@ class LogState:
         self.config = config
         self._max_message_bytes = config.max_message_bytes
         self._after_max_ms = config.message_timestamp_after_max_ms
+        self.counts_unflushed = config.flush_messages != LONG_MAX
         stamps = config.message_timestamp_type != "CreateTime"
         self._rewrites_plain = stamps or config.compression_type not in ("producer", "uncompressed")
         self._inspects = (
@@ -199,6 +201,11 @@ class LogState:
     def unflushed(self) -> int:
         """The number of offsets that are not known to be on the disk."""
         return self.offsets.log_end_offset - self.durability.syncing.recovery_point
+
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether flush.messages asks for an fsync now; never, unless `counts_unflushed`."""
+        return self.config.flush_messages <= self.unflushed
 
     def bases_end(self, at: int) -> int:
         """One past the last offset that belongs into the segment at index `at`."""

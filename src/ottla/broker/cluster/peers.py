@@ -91,7 +91,8 @@ class Peers:
         self._timers = KeyedTimers[int](schedule, Timed.PEERS, self._end_late)
         self._doubted: dict[int, Millis] = {}
         """Until when, of each node that was lost and has not answered since."""
-        self._own: deque[tuple[int, Any, int]] = deque()
+        self.own: deque[tuple[int, Any, int]] = deque()
+        """The requests that the node has sent to itself, and has still to serve."""
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -110,7 +111,7 @@ class Peers:
         self._under_way[token] = _UnderWay(asker, node_id, key, version, line)
         self._timers.set(token, now + TIMEOUT_MS)
         if node_id == self._node_id:
-            self._own.append((token, message, version))
+            self.own.append((token, message, version))
         else:
             header = RequestHeader(key, version, _correlation(token), self.trust.client_id_for(node_id))
             self._outbox.add(PeerRequest(token, node_id, bytes(encode_request(header, message)), line))
@@ -159,14 +160,9 @@ class Peers:
 
     # ---- requests to the node itself -------------------------------------------------------------------------------
 
-    @property
-    def has_own(self) -> bool:
-        """Whether the node has requests of its own to serve."""
-        return bool(self._own)
-
     def take_own(self, now: Millis) -> list[OwnRequest]:
         """The requests to serve; each receives its answer itself."""
-        own, self._own = self._own, deque()
+        own, self.own = self.own, deque()
         return [OwnRequest(self, token, now, message, version) for token, message, version in own]
 
     def own_answered(self, token: int, message: Any) -> None:

@@ -56,8 +56,8 @@ class Written(Protocol):
 class GroupCommit:
     """Follows up the appends of one node; a `partitions.partition.Commits`.
 
-    `by_fsync`: only an fsync commits an append. A round has no more files than may be pinned at once. `look`: fires
-    when housekeeping has to check `appended_to`.
+    `by_fsync`: only an fsync commits an append. `unsynced`: the partitions that the next rounds cover. A round has no
+    more files than may be pinned at once. `look`: fires when housekeeping has to check `appended_to`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class GroupCommit:
         self._outbox = outbox
         self._care = care
         self._files = files
-        self._unsynced: dict[Partition, None] = {}
+        self.unsynced: dict[Partition, None] = {}
         self._in_flight: dict[int, list[tuple[Partition, int, int]]] = {}
         self._rest = Timer(schedule, Timed.COMMITS, self._may_begin)
 
@@ -109,11 +109,11 @@ class GroupCommit:
 
     def sync_soon(self, partition: Partition) -> None:
         """Cover this partition with the next round."""
-        self._unsynced[partition] = None
+        self.unsynced[partition] = None
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
-        self._unsynced.pop(partition, None)
+        self.unsynced.pop(partition, None)
         self.appended_to.pop(partition, None)
         if not self.appended_to:
             self._look.cancel()
@@ -125,12 +125,12 @@ class GroupCommit:
 
     def begin(self, now: Millis) -> None:
         """One round for all that waits, or as much of it as may be pinned at once: the rest has the next round."""
-        if not self._unsynced or self._rest.at is not None or self._in_flight:
+        if not self.unsynced or self._rest.at is not None or self._in_flight:
             return
         commits: list[tuple[Partition, int, int]] = []
         files: list[Syncable] = []
         room = self._files.pins_max // 2
-        for partition in list(self._unsynced):
+        for partition in list(self.unsynced):
             if files and len(files) >= room:
                 break
             log = partition.log
@@ -143,7 +143,7 @@ class GroupCommit:
                     continue
                 files.extend(pending)
                 commits.append((partition, log.log_end_offset, len(pending)))
-            del self._unsynced[partition]
+            del self.unsynced[partition]
         if commits:
             files.extend(self._written.take_unsynced())
             self._in_flight[self._outbox.sync(files)] = commits

@@ -169,17 +169,18 @@ class Partition:
         except StorageError as failed:
             self._commits.storage_failed(now, self, str(failed))
             raise
-        if not appended.duplicate:
-            commits = self._commits
-            if commits.by_fsync or self.holding or log.config.flush_messages <= log.unflushed:
-                self._hold(now, len(batch))
+        first, last, _, duplicate = appended
+        if not duplicate:
+            commits, size = self._commits, len(batch)
+            if commits.by_fsync or self.holding or (log.counts_unflushed and log.is_flush_due):
+                self._hold(now, size)
             else:
-                log.advance_high_watermark(appended.last_offset + 1)
+                log.advance_high_watermark(last + 1)
                 if self._fetch_waiters:
-                    self.wake_fetches(len(batch))
+                    self.wake_fetches(size)
             traffic = self.traffic
-            traffic.bytes_in += len(batch)
-            traffic.messages_in += appended.last_offset - appended.base_offset + 1
+            traffic.bytes_in += size
+            traffic.messages_in += last - first + 1
             traffic.produce_requests += 1
             if self not in commits.appended_to:
                 commits.look_soon(now, self)
@@ -281,7 +282,7 @@ class Partition:
         """A batch was appended that does not count before an fsync covers it or other replicas have it."""
         commits, log = self._commits, self.log
         self.holding = True
-        if self.followers is None or commits.by_fsync or log.config.flush_messages <= log.unflushed:
+        if self.followers is None or commits.by_fsync or log.is_flush_due:
             commits.sync_soon(self)
         for ticket in self._follower_fetches:
             self._wakes.grew(ticket, size)
@@ -290,7 +291,7 @@ class Partition:
     def appended_as_follower(self, now: Millis) -> None:
         """Records of the leader were appended."""
         commits = self._commits
-        if commits.by_fsync or self.log.config.flush_messages <= self.log.unflushed:
+        if commits.by_fsync or self.log.is_flush_due:
             commits.sync_soon(self)
         if self not in commits.appended_to:
             commits.look_soon(now, self)

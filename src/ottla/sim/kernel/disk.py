@@ -162,9 +162,9 @@ class SimFile:
     def path(self) -> str:
         return path_of(self._inode)
 
-    def write(self, *buffers: bytes | bytearray | memoryview) -> None:
+    def write(self, octets: bytes | bytearray | memoryview) -> None:
         disk, inode = self._disk, self._use()
-        octets = b"".join(buffers)
+        octets = bytes(octets)
         try:
             disk.meet("write", inode)
         except OSError:
