@@ -24,6 +24,7 @@ from typing import Final
 from ottla.broker.client_identity import NODE_ITSELF, Identity, Principal
 from ottla.broker.connection_records import ConnectionRecord
 from ottla.broker.effects import Parked, Part
+from ottla.broker.produce_head import ProduceHead
 from ottla.machine import Ticket
 from ottla.protocol.apis import ApiKey
 
@@ -59,6 +60,8 @@ class Channel:
     - `software`: the client's name and version as ApiVersions reported them (KIP-511), empty until then.
     - `charged_as`: the client id that the quotas charged for the last request, None if nothing is charged.
     - `record`: what the connection has done.
+    - `produce_head`: how its last Produce frames began, if they were alike; `produced_to`: the topic of the last one
+      that was parsed.
     """
 
     __slots__ = (
@@ -70,6 +73,8 @@ class Channel:
         "identity",
         "muted",
         "owed",
+        "produce_head",
+        "produced_to",
         "record",
         "software",
         "unsent",
@@ -84,6 +89,8 @@ class Channel:
         self.software = ""
         self.charged_as: str | None = None
         self.record = ConnectionRecord()
+        self.produce_head: ProduceHead | None = None
+        self.produced_to: str | bytes = ""
         self.owed: deque[Owed] = deque()
         self.unsent = False
         """The client has not read all that was sent to it."""

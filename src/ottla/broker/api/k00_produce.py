@@ -11,9 +11,9 @@ the coordinator is asked whether the partition was added; from version 12 on it 
 
 Not supported: transactional batches in a request without a transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED).
 
-This is the hottest path of the broker. `receive` reads the frame by hand if it has the common shape (flexible version,
-short names; produce_frames.py). It passes every other frame to the generated codec. ARCHITECTURE.md has the
-measurements.
+This is the hottest path of the broker. `receive` serves a small request that begins like an earlier one of its
+connection (`broker/produce_head.py`). Other requests are read by hand if they have the common shape (flexible version,
+short names; produce_frames.py), and the rest by the generated codec. docs/benchmarks.md has the measurements.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from ottla.broker.api.produce_frames import (
     ATTRIBUTES_LOW,
     BY_TOPIC_ID_SINCE,
-    FLEXIBLE_SINCE,
     INTERNAL_TOPICS_CLIENT,
     Parsed,
     PartitionAppend,
     TransactionalAppend,
-    common_answer,
     parse_common,
 )
 from ottla.broker.api_spec import ApiSpec, RequestSize
@@ -40,6 +38,7 @@ from ottla.broker.coordinators.verification import NOT_REACHED, Errors, Verifica
 from ottla.broker.effects import Close, Parked, Part
 from ottla.broker.observations.slowest import Awaited
 from ottla.broker.parking import ParkedWork
+from ottla.broker.produce_head import ProduceHead, answer_of_one, key_of
 from ottla.broker.produce_size import refuse_too_many
 from ottla.broker.requests import Request, RequestRefusedError
 from ottla.broker.slices import SLICE_STEPS, SubRequest, Work, encoded_topics
@@ -62,6 +61,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL, HEADER_BYTES, RECORD_COUNT_AT, peek
+from ottla.protocol.records.record import RECORD_BYTES_MIN
 
 if TYPE_CHECKING:
     from ottla.broker.core import Core
@@ -96,6 +96,8 @@ _WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 """Refusals without a log start offset; the others have one, as in Kafka's ReplicaManager.appendRecordsToLeader."""
 _NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _CLIENT_ID_LENGTH = struct.Struct(">h")
+PLAIN_BYTES_MAX = RECORDS_AT_ONCE * RECORD_BYTES_MIN
+"""A batch that is not compressed, and has no more bytes, has too few records for a check in slices."""
 FEW_BYTES = GZIPPED_AT_ONCE // PACKED_TO
 """A compressed batch of more bytes may be too long to be compressed with gzip in one slice."""
 _COUNT = struct.Struct(">i")
@@ -261,11 +263,45 @@ class SlicedProduce:
 def receive(
     node: Core, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
 ) -> list[Part] | Parked | None:
-    """Serve one Produce frame; see `Node.receive`. Raises MalformedFrameError, RequestRefusedError."""
+    """Serve one Produce frame; see `Node.receive`. Raises MalformedFrameError, RequestRefusedError.
+
+    Here is the short way of a small plain batch, for a request that begins like an earlier one of its connection.
+    Nothing has happened when another request is passed to `_receive_any`.
+    """
+    head = channel.produce_head
+    if head is None or head.version != version or (named := head.partition_in(frame)) is None:
+        return _receive_any(node, now, channel, version, correlation_id, frame)
+    index, batch = named
+    if not HEADER_BYTES <= len(batch) <= PLAIN_BYTES_MAX or batch[ATTRIBUTES_LOW]:
+        return _receive_any(node, now, channel, version, correlation_id, frame)
+    if node.access.authorizer is not None and not node.access.may_write(channel.identity, head.topic):
+        return _receive_any(node, now, channel, version, correlation_id, frame)
+    partition = node.leadership.led(head.topic, index)
+    if isinstance(partition, ErrorCode) or (partition.holding and not partition.has_enough_replicas):
+        return _receive_any(node, now, channel, version, correlation_id, frame)
+    try:
+        appended = partition.append(now, batch)
+    except (AppendRefusedError, StorageError) as error:
+        append = PartitionAppend(head.topic, index, batch)
+        _not_appended(node, append, partition, error)
+        return _answer(node, now, channel, version, correlation_id, frame, [append])
+    if partition.holding:
+        append = PartitionAppend(head.topic, index, batch)
+        append.appended(partition, appended)
+        return _answer_one(node, now, channel, version, correlation_id, frame, head.acks, head.timeout_ms, append)
+    base_offset, _, log_append_time_ms, _ = appended
+    throttle_ms = 0 if node.throttle.quotas is None else _charge(node, now, channel, frame)
+    start = partition.log.offsets.log_start_offset
+    return [answer_of_one(head.key, correlation_id, index, base_offset, log_append_time_ms, start, throttle_ms)]
+
+
+def _receive_any(
+    node: Core, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
+) -> list[Part] | Parked | None:
+    """Serve any Produce frame."""
     identity = channel.identity
-    client_id, acks, timeout_ms, appends, transactional_id = parse_common(frame, version) or _parse_by_the_codec(
-        frame, version
-    )
+    parsed = parse_common(frame, version)
+    client_id, acks, timeout_ms, appends, transactional_id = parsed or _parse_by_the_codec(frame, version)
     if not -1 <= acks <= 1:
         _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
     if transactional_id is not None:
@@ -282,10 +318,11 @@ def receive(
             done = 0
         elif not append.error:
             append_one(node, now, identity, version, client_id, acks, append)
+            if acks and not append.error and parsed is not None:
+                if transactional_id is None:
+                    _expect_more(channel, version, frame, acks, timeout_ms, append)
+                return _answer_one(node, now, channel, version, correlation_id, frame, acks, timeout_ms, append)
             holding = append.partition is not None and append.partition.holding
-            if acks and not holding and not append.error and version >= FLEXIBLE_SINCE:
-                throttle_ms = 0 if node.throttle.quotas is None else _charge(node, now, channel, frame)
-                return [common_answer(correlation_id, append, throttle_ms)]
     else:
         done, holding = append_some(node, now, identity, version, client_id, acks, appends, 0)
     if done < len(appends):
@@ -301,12 +338,75 @@ def receive(
         return None
     if holding and (waits_for := uncommitted(appends, acks)):
         request = _request_of(channel, version, correlation_id, now, frame)
-        node.throttle.charge_appended(now, request)
-        return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
-    response = response_of(node, identity, version, appends)
+        return _await_commit(node, now, request, timeout_ms, appends, waits_for)
+    return _answer(node, now, channel, version, correlation_id, frame, appends)
+
+
+def _expect_more(
+    channel: Channel, version: int, frame: memoryview, acks: int, timeout_ms: int, append: PartitionAppend
+) -> None:
+    """The next request of this connection may begin as this one did, if it is the second one to its topic."""
+    topic, partition = append.topic, append.partition
+    if channel.produced_to != topic:
+        channel.produced_to = topic
+    elif partition is not None and partition.topic_name not in INTERNAL_TOPICS:
+        channel.produce_head = ProduceHead.of(frame, version, topic, acks, timeout_ms)
+
+
+def _answer_one(
+    node: Core,
+    now: Millis,
+    channel: Channel,
+    version: int,
+    correlation_id: int,
+    frame: memoryview,
+    acks: int,
+    timeout_ms: int,
+    append: PartitionAppend,
+) -> list[Part] | Parked:
+    """Answer a request of the common shape whose one batch was appended, at once or when it is committed."""
+    if append.partition is not None and append.partition.holding and (waits_for := uncommitted([append], acks)):
+        request = _request_of(channel, version, correlation_id, now, frame)
+        return _await_commit(node, now, request, timeout_ms, [append], waits_for)
+    answer = answer_of_one(
+        key_of(append.topic),
+        correlation_id,
+        append.index,
+        append.base_offset,
+        append.log_append_time_ms,
+        append.log_start_offset,
+        _charge(node, now, channel, frame),
+    )
+    return [answer]
+
+
+def _await_commit(
+    node: Core,
+    now: Millis,
+    request: Request,
+    timeout_ms: int,
+    appends: list[PartitionAppend],
+    waits_for: dict[Partition, int],
+) -> Parked:
+    """Charge this request now, and answer it when all that it waits for is committed."""
+    node.throttle.charge_appended(now, request)
+    return park(node, request, now + max(timeout_ms, 0), ParkedProduce(node, appends, waits_for))
+
+
+def _answer(
+    node: Core,
+    now: Millis,
+    channel: Channel,
+    version: int,
+    correlation_id: int,
+    frame: memoryview,
+    appends: list[PartitionAppend],
+) -> list[Part]:
+    """The answer to a request that waits for nothing."""
+    response = response_of(node, channel.identity, version, appends)
     response.throttle_time_ms = _charge(node, now, channel, frame)
     note_errors(node, now, channel, frame, appends)
-    return [encode_response(RequestHeader(_KEY, version, correlation_id, client_id), response)]
+    return [encode_response(RequestHeader(_KEY, version, correlation_id, None), response)]
 
 
 def _request_of(channel: Channel, version: int, correlation_id: int, now: Millis, frame: memoryview) -> Request:
@@ -549,19 +649,10 @@ def append_one(
             return
         else:
             appended = partition.append_transactional(now, records, transactional.guard, append.inside)
-    except AppendRefusedError as refused:
-        _refused(node, append, partition, refused)
-        return
-    except StorageError:
-        partition.log.not_written(records)
-        append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
-        node.metrics.produce_failed(partition.topic_name)
-        return
-    append.partition = partition
-    append.base_offset = appended.base_offset
-    append.log_append_time_ms = appended.log_append_time_ms
-    append.log_start_offset = partition.log.log_start_offset
-    append.required_offset = appended.last_offset + 1
+    except (AppendRefusedError, StorageError) as error:
+        _not_appended(node, append, partition, error)
+    else:
+        append.appended(partition, appended)
 
 
 def _not_led(node: Core, append: PartitionAppend, error: ErrorCode) -> None:
@@ -571,12 +662,19 @@ def _not_led(node: Core, append: PartitionAppend, error: ErrorCode) -> None:
         node.metrics.produce_failed(node.image.name_of(append.topic))
 
 
-def _refused(node: Core, append: PartitionAppend, partition: Partition, refused: AppendRefusedError) -> None:
-    """The log has refused the batch."""
-    append.refuse(refused.error_code, refused.sentence)
-    append.record_errors = refused.record_errors
-    if refused.error_code not in _WITHOUT_LOG_START:
-        append.log_start_offset = partition.log.log_start_offset
+def _not_appended(
+    node: Core, append: PartitionAppend, partition: Partition, error: AppendRefusedError | StorageError
+) -> None:
+    """The log has refused the batch, or could not write it."""
+    if isinstance(error, AppendRefusedError):
+        append.refuse(error.error_code, error.sentence)
+        append.record_errors = error.record_errors
+        if error.error_code not in _WITHOUT_LOG_START:
+            append.log_start_offset = partition.log.log_start_offset
+    else:
+        if append.records is not None:
+            partition.log.not_written(append.records)
+        append.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
     node.metrics.produce_failed(partition.topic_name)
 
 

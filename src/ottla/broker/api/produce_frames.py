@@ -1,6 +1,6 @@
-"""Reads and writes frames of the common shape of a produce request by hand, and holds the partitions of a request.
+"""Reads frames of the common shape of a produce request by hand, and holds the partitions of a request.
 
-The common shape is a flexible version, short names and no tags. The generated codec reads and writes everything else;
+The common shape is a flexible version, short names and no tags. The generated codec reads everything else;
 `tests/broker/test_produce_parsing.py` compares the two.
 """
 
@@ -16,6 +16,7 @@ from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL
 
 if TYPE_CHECKING:
     from ottla.broker.partitions.partition import Partition
+    from ottla.log.answers import Appended
 
 INTERNAL_TOPICS_CLIENT = "__admin_client"
 """The only client id that may write to internal topics; Kafka's own admin tools use it."""
@@ -26,8 +27,6 @@ ATTRIBUTES_LOW = 22
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
-_COMMON_ANSWER_HEAD = struct.Struct(">iiBB")  # size, correlation id, tags of the header, one topic
-_COMMON_ANSWER_TAIL = struct.Struct(">BihqqqBBBBiB")
 FLEXIBLE_SINCE = 9
 BY_TOPIC_ID_SINCE = 13
 _INTERNAL_TOPICS_CLIENT = INTERNAL_TOPICS_CLIENT.encode()
@@ -76,6 +75,13 @@ class PartitionAppend:
     def refuse(self, error: ErrorCode, message: str | None = None) -> None:
         self.error = error
         self.message = message
+
+    def appended(self, partition: Partition, appended: Appended) -> None:
+        """The batch is in the log of this partition."""
+        self.partition = partition
+        self.base_offset, last_offset, self.log_append_time_ms, _ = appended
+        self.log_start_offset = partition.log.log_start_offset
+        self.required_offset = last_offset + 1
 
 
 Parsed: TypeAlias = tuple[str | None, int, int, list[PartitionAppend], str | None]
@@ -186,29 +192,3 @@ def _long_size(frame: memoryview, size: int, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return size, position
     raise _UncommonError
-
-
-def common_answer(correlation_id: int, append: PartitionAppend, throttle_ms: int) -> bytes:
-    """The answer to one partition that went well: the generated encoder would write the same bytes."""
-    topic = append.topic
-    if isinstance(topic, str):
-        name = topic.encode()
-        length = len(name) + 1
-        key = (bytes((length,)) if length < 0x80 else bytes(((length & 0x7F) | 0x80, length >> 7))) + name
-    else:
-        key = topic
-    tail = _COMMON_ANSWER_TAIL.pack(
-        2,
-        append.index,
-        _NONE,
-        append.base_offset,
-        append.log_append_time_ms,
-        append.log_start_offset,
-        1,  # no record errors
-        0,  # no message
-        0,  # tags of the partition
-        0,  # tags of the topic
-        throttle_ms,
-        0,  # tags of the answer
-    )
-    return _COMMON_ANSWER_HEAD.pack(6 + len(key) + len(tail), correlation_id, 0, 2) + key + tail
