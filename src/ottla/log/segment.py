@@ -193,8 +193,10 @@ class Segment:
             while at <= last_header:
                 base, length, magic, delta = _unpack_place(window, at)
                 last = base + delta
-                in_order = in_order and expected <= base <= last <= offset_max and magic == MAGIC
-                is_met = is_met or last == indexed
+                if not expected <= base <= last <= offset_max or magic != MAGIC:
+                    in_order = False
+                if last == indexed:
+                    is_met = True
                 if last >= offset:
                     header: RawHeader = HEADER.unpack_from(window, at)
                     whole = HEADER_BYTES <= length + LOG_OVERHEAD_BYTES <= end - position - at

@@ -561,24 +561,29 @@ class Connection(asyncio.BufferedProtocol):
         outgoing = self._outgoing
         run: list[Octets] = []
         for part in outgoing:
-            if type(part) is FileSlice:
+            if isinstance(part, FileSlice):
                 if part.length > INLINE_BYTES or not run:
                     break
                 part = read_slice(part, 0, part.length)
             elif len(run) == RUN_PARTS_MAX:
                 break
-            run.append(cast(Octets, part))
+            run.append(part)
         if self._outgoing_offset:
             run[0] = memoryview(run[0])[self._outgoing_offset :]
         try:
             sent = self._transport.write(run)
         except BlockingIOError:
             return False
-        return self._drop_sent(run, sent)
+        if sent < sum(map(len, run)):
+            self._drop_sent(run, sent)
+            return False
+        for _ in run:
+            outgoing.popleft()
+        self._outgoing_offset = 0
+        return True
 
-    def _drop_sent(self, run: list[Octets], sent: int) -> bool:
-        """Take the first `sent` bytes of this run out of the queue, at whose head it is. Returns whether that is all of
-        it."""
+    def _drop_sent(self, run: list[Octets], sent: int) -> None:
+        """Take `sent` bytes of this run, which is longer, out of the queue, at whose head it is."""
         for part in run:
             length = len(part)
             if sent < length:
@@ -586,11 +591,10 @@ class Connection(asyncio.BufferedProtocol):
                     self._outgoing_offset += sent
                 else:
                     self._outgoing_offset = sent
-                return False
+                return
             sent -= length
             self._outgoing.popleft()
             self._outgoing_offset = 0
-        return True
 
     def _send_slice(self, part: FileSlice) -> bool:
         """Send file content: as much as one call accepts."""

@@ -42,6 +42,9 @@ _PARTITION_V5 = struct.Struct(">ihqqq")
 _PARTITION_V4 = struct.Struct(">ihqq")
 _INT32 = struct.Struct(">i")
 _ABORTED = struct.Struct(">qq")
+_ALONE = struct.Struct(">BihqqqBi")
+_ALONE_TAGS = bytes(3)
+"""The empty tags of the only partition, of its topic and of the answer."""
 _EPOCH_END = struct.Struct(">iqB")
 _LEADER = struct.Struct(">iiB")
 
@@ -84,6 +87,11 @@ class PartitionAnswer:
         """There is more for a follower, which it has to wait for."""
         self.partition: Partition | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it lists no aborted transactions and has no tags."""
+        return not self.aborted and self.diverging is None and self.current_leader is None
+
 
 def encode_fetch_response(
     version: int,
@@ -96,6 +104,8 @@ def encode_fetch_response(
 ) -> list[Part]:
     """The whole answer with its size in front; `endpoints`: the addresses of the leaders that it names."""
     flexible = version >= _FLEXIBLE_SINCE
+    if flexible and len(answers) == 1 and answers[0].is_plain and not endpoints:
+        return _encoded_alone(correlation_id, error, session_id, answers[0], throttle_ms)
     head = _head(version, correlation_id, throttle_ms, error, session_id)
     parts: list[Part] = [head]
     current, spliced = head, 0
@@ -109,6 +119,36 @@ def encode_fetch_response(
             current.append(0)
     _end(parts, current, spliced, version, endpoints)
     return parts
+
+
+def _encoded_alone(
+    correlation_id: int, error: int, session_id: int, answer: PartitionAnswer, throttle_ms: int
+) -> list[Part]:
+    """The whole answer for one partition, if it `is_plain` and the version is flexible: most fetches have this one."""
+    topic, records = answer.asked.topic, answer.records
+    head = bytearray(_HEAD_FLEXIBLE.pack(0, correlation_id, 0, throttle_ms, error, session_id))
+    head.append(2)  # one topic
+    if isinstance(topic, bytes):
+        head += topic
+    else:
+        write_compact_string(head, topic)
+    head += _ALONE.pack(
+        2,  # one partition
+        answer.asked.index,
+        answer.error,
+        answer.high_watermark,
+        answer.last_stable_offset,
+        answer.log_start_offset,
+        0 if answer.aborted is None else 1,
+        answer.preferred_replica,
+    )
+    length = 0 if records is None else records.length
+    write_uvarint(head, length + 1)
+    _INT32.pack_into(head, 0, len(head) + length + len(_ALONE_TAGS) - 4)
+    if records is None:
+        head += _ALONE_TAGS
+        return [head]
+    return [head, records, _ALONE_TAGS]
 
 
 def encoded_in_slices(
