@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.api import k00_produce
+from ottla.broker.api.produce_frames import PartitionAppend, answer_of_all
 from ottla.broker.produce_head import HEAD_BYTES_MAX, ProduceHead, answer_of_one, key_of
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.framing import RequestHeader, encode_response
@@ -77,6 +78,19 @@ def test_the_answer_is_what_the_codec_writes(topic):
     version = 13 if isinstance(topic, bytes) else 12
     expected = encode_response(RequestHeader(0, version, 9, "c"), ProduceResponse([named], 250))
     assert answer_of_one(key_of(topic), 9, 5, 1 << 40, 1_800_000_000_000, 17, 250) == expected
+
+
+@given(parts=st.lists(st.tuples(st.sampled_from(["a", "b", "x" * 200]), st.integers(0, 300)), max_size=150))
+@settings(max_examples=30, deadline=None)
+def test_the_answer_to_many_partitions_is_what_the_codec_writes(parts):
+    appends = [PartitionAppend(topic, index, None) for topic, index in parts]
+    topics: dict[str, TopicProduceResponse] = {}
+    for at, append in enumerate(appends):
+        append.base_offset, append.log_append_time_ms, append.log_start_offset = at, at << 40, 3
+        topic = topics.setdefault(str(append.topic), TopicProduceResponse(str(append.topic), partition_responses=[]))
+        topic.partition_responses.append(PartitionProduceResponse(append.index, 0, at, at << 40, 3))
+    expected = encode_response(RequestHeader(0, 11, 9, "c"), ProduceResponse(list(topics.values()), 250))
+    assert answer_of_all(9, appends, 250) == expected
 
 
 def test_a_long_head_is_not_kept():

@@ -102,11 +102,13 @@ class Throttle:
         The time is longer if the message already has one, because of what the request has changed here or at the
         controller.
         """
+        told_ms = getattr(message, "throttle_time_ms", None)
+        if self.quotas is None and not told_ms and request.throttled_until <= now:
+            return
         if request.api_key in _OF_LOGIN:
             return
         throttle_ms = self.charge(now, request.channel, request.client_id, produced=request.produced)
         throttle_ms = max(throttle_ms, request.throttled_until - now)
-        told_ms = getattr(message, "throttle_time_ms", None)
         if told_ms is None:
             return
         if told_ms > throttle_ms:

@@ -29,6 +29,7 @@ from ottla.broker.api.produce_frames import (
     Parsed,
     PartitionAppend,
     TransactionalAppend,
+    answer_of_all,
     parse_common,
 )
 from ottla.broker.api_spec import ApiSpec, RequestSize
@@ -339,6 +340,9 @@ def _receive_any(
     if holding and (waits_for := uncommitted(appends, acks)):
         request = _request_of(channel, version, correlation_id, now, frame)
         return _await_commit(node, now, request, timeout_ms, appends, waits_for)
+    if parsed is not None and not any([append.error for append in appends]):
+        throttle_ms = _charge(node, now, channel, frame)
+        return [answer_of_all(correlation_id, appends, throttle_ms)]
     return _answer(node, now, channel, version, correlation_id, frame, appends)
 
 
@@ -561,6 +565,8 @@ def _looked_into(node: Core, now: Millis, identity: Identity, append: PartitionA
     """The partition, if its configs require a check of the batch that is too long for one slice."""
     records = append.records
     if records is None or len(records) < HEADER_BYTES or append.is_known or append.error:
+        return None
+    if len(records) <= PLAIN_BYTES_MAX and not records[ATTRIBUTES_LOW] & 7:
         return None
     has_many = _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] > RECORDS_AT_ONCE
     if not has_many and len(records) <= (FEW_BYTES if records[ATTRIBUTES_LOW] & 7 else GZIPPED_AT_ONCE):

@@ -9,10 +9,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, TypeAlias
 
+from ottla.broker.produce_head import key_of
 from ottla.log.producers import VerificationGuard
 from ottla.log.validation import Known
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL
+from ottla.protocol.wire import write_uvarint
 
 if TYPE_CHECKING:
     from ottla.broker.partitions.partition import Partition
@@ -27,6 +29,9 @@ ATTRIBUTES_LOW = 22
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
+_ANSWER_HEAD = struct.Struct(">iiB")  # size, correlation id, tags of the header
+_ANSWERED = struct.Struct(">ihqqqBBB")
+_ANSWER_END = struct.Struct(">iB")  # throttle time, tags of the answer
 FLEXIBLE_SINCE = 9
 BY_TOPIC_ID_SINCE = 13
 _INTERNAL_TOPICS_CLIENT = INTERNAL_TOPICS_CLIENT.encode()
@@ -80,7 +85,7 @@ class PartitionAppend:
         """The batch is in the log of this partition."""
         self.partition = partition
         self.base_offset, last_offset, self.log_append_time_ms, _ = appended
-        self.log_start_offset = partition.log.log_start_offset
+        self.log_start_offset = partition.log.offsets.log_start_offset
         self.required_offset = last_offset + 1
 
 
@@ -162,7 +167,11 @@ def _parse_topics(frame: memoryview, position: int, by_id: bool, kind: type[Part
             size = frame[position + 4]
             position += 5
             if size >= 0x80:
-                size, position = _long_size(frame, size, position)
+                more = frame[position]
+                if more < 0x80:
+                    size, position = size & 0x7F | more << 7, position + 1
+                else:
+                    size, position = _long_size(frame, size, position)
             end = position + size - 1
             if size == 0 or frame[end]:  # null records; tags of the partition
                 raise _UncommonError
@@ -192,3 +201,30 @@ def _long_size(frame: memoryview, size: int, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return size, position
     raise _UncommonError
+
+
+def answer_of_all(correlation_id: int, appends: list[PartitionAppend], throttle_ms: int) -> bytearray:
+    """The answer if all of these were appended: the generated encoder would write the same bytes."""
+    topics: dict[str | bytes, list[bytes]] = {}
+    for append in appends:
+        partition = _ANSWERED.pack(
+            append.index,
+            0,  # no error
+            append.base_offset,
+            append.log_append_time_ms,
+            append.log_start_offset,
+            1,  # no record errors
+            0,  # no message
+            0,  # tags of the partition
+        )
+        topics.setdefault(append.topic, []).append(partition)
+    answer = bytearray(_ANSWER_HEAD.pack(0, correlation_id, 0))
+    write_uvarint(answer, len(topics) + 1)
+    for topic, partitions in topics.items():
+        answer += key_of(topic)
+        write_uvarint(answer, len(partitions) + 1)
+        answer += b"".join(partitions)
+        answer.append(0)  # tags of the topic
+    answer += _ANSWER_END.pack(throttle_ms, 0)
+    _INDEX.pack_into(answer, 0, len(answer) - 4)
+    return answer
