@@ -1,4 +1,4 @@
-"""Checks that a node remembers why classic and consumer groups rebalanced."""
+"""Checks that a node remembers why groups rebalanced."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from ottla.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentit
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.harness.groups.consumer_stage import ConsumerStage
 from tests.harness.groups.group_stage import Stage
+from tests.harness.groups.membership_stage import ShareStage
 
 SESSION_MS, REBALANCE_MS = 10_000, 30_000
 
@@ -197,6 +198,38 @@ def test_a_refused_heartbeat_leaves_nothing() -> None:
     stage = ConsumerStage(t=2)
     stage.reply(ConsumerGroupHeartbeatRequest("g", "a", 7, topic_partitions=[]))
     assert not len(stage.history)
+
+
+# ---- share groups --------------------------------------------------------------------------------------------------
+
+
+def test_a_share_group_remembers_who_joined_left_or_was_lost() -> None:
+    stage = ShareStage(t=4, u=1)
+    for member in ("a", "b", "c"):
+        stage.join(member)
+    stage.beat("b", -1)
+    stage.lose("a")
+    stage.go_on("a")
+    stage.topic("t", 5)
+    stage.go_on("a")
+    stage.beat("a", stage.shard.share.of("g").members["a"].member_epoch, ["t", "u"])  # type: ignore[union-attr]
+    stage.tick(stage.around.timing.session_timeout_ms - 1)
+    stage.go_on("a")
+    stage.tick(1)
+    found = [(each.cause, each.member_id) for each in stage.history.of("g")]
+    assert found == [
+        (Cause.JOINED, "a"),
+        (Cause.JOINED, "b"),
+        (Cause.JOINED, "c"),
+        (Cause.LEFT, "b"),
+        (Cause.DISCONNECTED, "a"),
+        (Cause.RECONNECTED, "a"),
+        (Cause.PARTITIONS, ""),
+        (Cause.SUBSCRIPTION, "a"),
+        (Cause.SESSION, "c"),
+    ]
+    assert {each.timeout_ms for each in stage.history.of("g")} == {-1}
+    stage.history.check()
 
 
 # ---- bounds --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Remembers why classic and consumer groups rebalanced: a ring of changes for each group.
+"""Remembers why groups rebalanced: a ring of changes for each group.
 
 The rings are no part of a shard's state: a decision that fails to commit leaves its entry, and nothing reads them but
 `DescribeObservations`. One `GroupHistory` serves all shards of a node, and outlives them.
@@ -40,13 +40,17 @@ class Cause(IntEnum):
     """The leader of a classic group joined again: it has seen other partitions, or wants another assignment."""
     RETURNED = 8
     """A static member came back under another member id."""
+    DISCONNECTED = 9
+    """The connection of a share group's member was lost: it gets no partitions until its next heartbeat."""
+    RECONNECTED = 10
+    """A member of a share group whose connection was lost is back."""
 
 
 class Change(NamedTuple):
     """A change of a group, with the member that caused it; PARTITIONS has none.
 
     `generation`: the generation or group epoch that the change ended. `timeout_ms`: the member's rebalance timeout, -1
-    without a member. `reason`: what the client said (KIP-800), empty if it said nothing.
+    without a member, or if its group has none. `reason`: what the client said (KIP-800), empty if it said nothing.
     """
 
     at_ms: WallMillis
@@ -72,7 +76,9 @@ class Remembered(Protocol):
     def client_host(self) -> str: ...
 
     @property
-    def rebalance_timeout_ms(self) -> int: ...
+    def rebalance_timeout_ms(self) -> int:
+        """-1 if it has none."""
+        ...
 
 
 class GroupHistory:

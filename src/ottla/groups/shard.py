@@ -141,7 +141,7 @@ class GroupShard:
         self._migration = Migration(settings, metadata, self._timers, wall)
         self._offsets = Offsets(self._rebalances, self._consumer_groups)
         beside_share = _AnyOf([self._groups, self._consumer_groups])
-        self._share = ShareGroups(settings, metadata, beside_share, self._timers, wall)
+        self._share = ShareGroups(settings, metadata, beside_share, self._timers, wall, history)
         self._beside_classic = _AnyOf([self._consumer_groups, self._share])
         self._consumer = ConsumerGroups(
             settings,
@@ -345,7 +345,7 @@ class GroupShard:
             elif kind == Deadline.JOIN:
                 self._rebalances.join_deadline(now, self._groups[group_id], decision)
             elif kind == Deadline.SHARE_SESSION:
-                self._share.session_deadline(group_id, member_id, decision)
+                self._share.session_deadline(now, group_id, member_id, decision)
             elif kind == Deadline.CLASSIC_REBALANCE:
                 if (group := self._groups.get(group_id)) is not None and group.state is GroupState.STABLE:
                     self._rebalances.prepare(now, group, decision)

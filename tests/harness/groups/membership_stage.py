@@ -36,7 +36,7 @@ class ShareStage(Stage):
         super().__init__(settings)
 
     def _new_shard(self) -> GroupShard:
-        return GroupShard(self.settings, self._entropy, self.notes.append, self.around)
+        return GroupShard(self.settings, self._entropy, self.notes.append, self.around, history=self.history)
 
     def topic(self, name: str, partitions: int) -> None:
         """A new topic, or more partitions for one that is there."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from ottla.doctor.finding import Check, Finding, Severity
+from ottla.doctor.observed import LEFT, SESSION
 from ottla.doctor.snapshot import SHARE, Evidence, Group, Partition, TopicPartition
 from ottla.doctor.words import count, duration, place, places
 
@@ -38,7 +39,7 @@ def share_group_is_idle(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 group.name,
-                f"{group.name} has no members, and {count(lag, 'record')} wait.",
+                f"{group.name} has no members, and {count(lag, 'record')} wait.{_last_member(evidence, group)}",
                 f"start its consumers, or `ottla share-groups delete {group.name}`",
             )
         elif group.members and not group.owned:
@@ -56,6 +57,17 @@ def share_group_is_idle(evidence: Evidence) -> Iterator[Finding]:
             yield from _one_a_reason(group, explained)
             if earlier is not None and evidence.shows_movement:
                 yield from _does_not_move(group, earlier, partitions, explained.keys())
+
+
+def _last_member(evidence: Evidence, group: Group) -> str:
+    """A sentence about the last member, behind a space; "" if no node remembers it."""
+    changes = evidence.last.changes().get(group.name, [])
+    last = next((each for each in reversed(changes) if each.cause in (LEFT, SESSION)), None)
+    if last is None:
+        return ""
+    why = "left" if last.cause == LEFT else "sent no heartbeat until its session ended,"
+    ago = duration(max(0, evidence.last.at_ms - last.at_ms) / 1000)
+    return f" Its last member, {last.client_id} ({last.host}), {why} {ago} ago."
 
 
 def _begins_at_the_end(

@@ -97,6 +97,11 @@ class ShareMember:
     previous_member_epoch: int = 0
     assigned: Assignment = NOTHING_ASSIGNED
 
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """A member gives up partitions at once: -1."""
+        return -1
+
     def placed_as(self, other: Self) -> Self:
         return replace(
             self,

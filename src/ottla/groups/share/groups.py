@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable
 from ottla.groups.deadlines import GroupTimer
 from ottla.groups.decision import DecisionBuilder
 from ottla.groups.epochs.groups import EpochGroups
+from ottla.groups.history import GroupHistory
 from ottla.groups.metadata_view import MetadataView
 from ottla.groups.settings import GroupSettings
 from ottla.groups.share.admin import (
@@ -43,10 +44,11 @@ class ShareGroups(EpochGroups[ShareGroup]):
         other_groups: Container[str],
         timers: Timers[GroupTimer],
         wall: WallClock,
+        history: GroupHistory,
     ) -> None:
         groups: dict[str, ShareGroup] = {}
         self._metadata = metadata
-        self._membership = ShareMembership(settings, metadata, groups, other_groups, timers, wall)
+        self._membership = ShareMembership(settings, metadata, groups, other_groups, timers, wall, history)
         super().__init__(ShareGroup, groups, other_groups, self._membership)
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -61,7 +63,7 @@ class ShareGroups(EpochGroups[ShareGroup]):
             case AskShares() | AddShares() | BeginDeletion() | EndDeletion() as question:
                 answer_question(ticket, question, self._groups, self._other_groups, decision)
             case ConnectionLost(group_id, member_id):
-                self._membership.connection_lost(group_id, member_id, decision)
+                self._membership.connection_lost(now, group_id, member_id, decision)
             case _:
                 return False
         return True
@@ -77,8 +79,8 @@ class ShareGroups(EpochGroups[ShareGroup]):
     def _tombstones(self, group: ShareGroup) -> list[ShardRecord]:
         return deletion(group)
 
-    def session_deadline(self, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
-        self._membership.session_deadline(group_id, member_id, decision)
+    def session_deadline(self, now: Millis, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
+        self._membership.session_deadline(now, group_id, member_id, decision)
 
     # ---- durable state ---------------------------------------------------------------------------------------------
 

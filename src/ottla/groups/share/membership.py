@@ -33,6 +33,7 @@ from ottla.groups.epochs.heartbeats import (
     unknown_member,
 )
 from ottla.groups.epochs.records import CurrentRecord, EpochRecord, MemberRecord, member_gone, targets_made
+from ottla.groups.history import Cause, GroupHistory
 from ottla.groups.metadata_view import MetadataView, topics_hash, topics_of
 from ottla.groups.settings import GroupSettings
 from ottla.groups.share.assignor import assign
@@ -62,7 +63,7 @@ class ConnectionLost:
 class ShareMembership:
     """Serves the members of all share groups of a shard."""
 
-    __slots__ = ("_metadata", "_sessions", "_settings", "_wall", "groups", "other_groups")
+    __slots__ = ("_history", "_metadata", "_sessions", "_settings", "_wall", "groups", "other_groups")
 
     def __init__(
         self,
@@ -72,7 +73,9 @@ class ShareMembership:
         other_groups: Container[str],
         timers: Timers[GroupTimer],
         wall: WallClock,
+        history: GroupHistory,
     ) -> None:
+        self._history = history
         self._wall = wall
         self._settings = settings
         self._metadata = metadata
@@ -89,7 +92,7 @@ class ShareMembership:
         try:
             _check(body)
             if body.member_epoch == LEAVE_EPOCH:
-                answer, records = self._leave(body)
+                answer, records = self._leave(now, body)
             else:
                 answer, records = self._stay(now, call, body)
             decision.records += in_one_batch(body.group_id, [encode(record) for record in records], self._settings)
@@ -97,11 +100,14 @@ class ShareMembership:
             answer = ShareGroupHeartbeatResponse(error_code=refused.error, error_message=refused.message)
         decision.answer(ticket, answer)
 
-    def _leave(self, body: ShareGroupHeartbeatRequest) -> tuple[ShareGroupHeartbeatResponse, list[ShareRecord]]:
+    def _leave(
+        self, now: Millis, body: ShareGroupHeartbeatRequest
+    ) -> tuple[ShareGroupHeartbeatResponse, list[ShareRecord]]:
         group = self._known(body.group_id)
         member = group.members.get(body.member_id)
         if member is None:
             raise unknown_member(body.group_id, body.member_id)
+        self._note(now, group, Cause.LEFT, member)
         self._sessions.end(group.group_id, body.member_id)
         answer = ShareGroupHeartbeatResponse(member_id=body.member_id, member_epoch=LEAVE_EPOCH)
         return answer, self._removal(group, member)
@@ -170,6 +176,7 @@ class ShareMembership:
         epoch = group.epoch
         if resubscribes or came_back or metadata_hash != group.metadata_hash:
             epoch += 1
+            self._note_change(now, group, member, came_back)
             records.append(EpochRecord(group.group_id, epoch, metadata_hash))
         interval_ms = self._metadata.share_group_config(group.group_id).assignment_interval_ms
         # By the wall clock, for the record's sake; one that was set back must not keep an assignment waiting.
@@ -194,19 +201,21 @@ class ShareMembership:
 
     # ---- members that go -------------------------------------------------------------------------------------------
 
-    def session_deadline(self, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
+    def session_deadline(self, now: Millis, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
         """Remove a member whose session expired."""
         group = self.groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is not None and member is not None:
+            self._note(now, group, Cause.SESSION, member)
             decision.records += [encode(record) for record in self._removal(group, member)]
 
-    def connection_lost(self, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
+    def connection_lost(self, now: Millis, group_id: str, member_id: str, decision: DecisionBuilder) -> None:
         """Reassign this member's partitions to the other members, unless it returns before their next heartbeats."""
         group = self.groups.get(group_id)
         if group is None or member_id not in group.members or member_id in group.absent:
             return
         group.absent[member_id] = None
+        self._note(now, group, Cause.DISCONNECTED, group.members[member_id])
         if len(group.absent) < len(group.members):
             decision.records.append(encode(EpochRecord(group_id, group.epoch + 1, group.metadata_hash)))
 
@@ -216,6 +225,26 @@ class ShareMembership:
             *member_gone(group.group_id, member.member_id),
             EpochRecord(group.group_id, group.epoch + 1, topics_hash(topics)),
         ]
+
+    # ---- why a group changed ---------------------------------------------------------------------------------------
+
+    def _note(self, now: Millis, group: ShareGroup, cause: Cause, member: ShareMember | None) -> None:
+        """Remember why the group changes; `member` None: no member is the cause."""
+        self._history.note(self._wall.at(now), group.group_id, group.epoch, cause, member)
+
+    def _note_change(self, now: Millis, group: ShareGroup, member: ShareMember, came_back: bool) -> None:
+        """Remember why a heartbeat begins a new epoch."""
+        before = group.members.get(member.member_id)
+        if before is None:
+            self._note(now, group, Cause.JOINED, member)
+        elif before.topics != member.topics:
+            self._note(now, group, Cause.SUBSCRIPTION, member)
+        elif came_back:
+            self._note(now, group, Cause.RECONNECTED, member)
+        else:
+            self._note(now, group, Cause.PARTITIONS, None)
+
+    # ---- loading and unloading -------------------------------------------------------------------------------------
 
     def loaded(self, now: Millis, group: ShareGroup) -> None:
         """Restart the sessions of all members."""
