@@ -586,8 +586,8 @@ CASES = (
     ),
     Case(
         "share-group-idle",
-        "billing has no members, and 5 records wait. Its last member, worker-a (/10.0.0.1), sent no heartbeat until its "
-        "session ended, 4 min ago.",
+        "billing has no members, and 5 records wait. Its last member, worker-a (/10.0.0.1), sent no heartbeat until "
+        "its session ended, 4 min ago.",
         Severity.WARNING,
         observed(change(JOINED, ago_s=600), change(LEFT, ago_s=500), change(SESSION, ago_s=240), evidence=share(5)),
         observed(change(SESSION, ago_s=240), evidence=share(0)),
