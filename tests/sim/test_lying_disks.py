@@ -280,6 +280,7 @@ def test_a_node_whose_copy_has_taken_its_place_does_not_register_again() -> None
 
 def test_the_checkers_notice_a_node_that_registers_over_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Membership, "_is_replaced", lambda *_: False)
+    monkeypatch.setattr(Membership, "_is_overtaken", lambda *_: False)
     with pytest.raises(InvariantError):
         hears_late_that_it_was_given_up()
 
@@ -363,6 +364,30 @@ def test_a_coordinator_with_a_damaged_log_gives_way_and_copies_it_again() -> Non
     placed = cluster.image.partition(CONSUMER_OFFSETS_TOPIC, index)
     assert placed is not None
     assert placed.leader not in (-1, first), "the damage was met by its coordinator"
+    cluster.settle()
+
+
+def test_a_replaced_process_that_had_not_registered_yet_leaves_the_place_to_its_successor() -> None:
+    cluster = ElectedCluster(7, by_locks=False)
+    cluster.start()
+    assert cluster.image.controller is not None
+    replaced = next(node_id for node_id in cluster.hosts if node_id != cluster.image.controller.node_id)
+    old = cluster.hosts[replaced]
+    cluster.kill(replaced)
+    cluster.begin(replaced)
+    assert old.life is not None
+    assert old.store is not None
+    old.store.is_cut = True
+    cluster.run(100)
+    old.life.pause()
+    cluster.run(3_000)
+    cluster.begin_elsewhere(replaced, old.disk.clone(old.stream("copy")))
+    cluster.until(lambda: cluster.states() == {NodeState.ACTIVE})
+    incarnation = cluster.image.nodes[f"{replaced}"].incarnation
+    old.store.heal()
+    old.life.resume()
+    cluster.run(3_000)
+    assert cluster.image.nodes[f"{replaced}"].incarnation == incarnation
     cluster.settle()
 
 

@@ -133,6 +133,8 @@ class Membership:
         self._lost_commits = 0
         self.knows_store = True
         """Whether this start could compare the store with what the node had seen of it."""
+        self._predecessor: str | None = None
+        """The incarnation in the node's row when this one started."""
         self._has_registered = False
         self._is_leaving = False
         self._is_writing = False
@@ -176,6 +178,7 @@ class Membership:
         earlier = note_incarnation(files, directory, self.joining.incarnation, clean=clean)
         known = self._metadata.image.nodes.get(str(self.members.node_id))
         if known is not None:
+            self._predecessor = known.incarnation
             self.knows_store = knows_store or known.is_of_earlier_version
             self._emptied = not same_disk or (known.emptied and known.state is NodeState.STARTING)
             if self._emptied:
@@ -345,6 +348,10 @@ class Membership:
         """Whether this row of the node is a successor's, such as a copy of the data directory on another machine."""
         return known is not None and self._has_registered
 
+    def _is_overtaken(self, known: NodeRecord | None) -> bool:
+        """Whether another incarnation has registered between the start of this one and its own registration."""
+        return known is not None and known.incarnation != self._predecessor
+
     def _registration(self, now: Millis) -> Planned:
         image, node_id = self._metadata.image, self.members.node_id
         record = self.record
@@ -365,6 +372,11 @@ class Membership:
         if record is None and self._is_replaced(known):
             self._notes(f"another process has registered as node {node_id}: this one takes no part any more, stop it")
             return
+        if record is None and self._is_overtaken(known):
+            self._intact = False  # the other one may have stored records that are not here
+            if not self.is_fresh(now):
+                self._retry.set(now + RETRY_MS)
+                return
         joining = self.joining
         row = NodeRecord(
             joining.host,
