@@ -163,3 +163,9 @@ def test_a_schema_is_asked_for_once(decoder: Decoder, registry: SmallRegistry) -
     asked = len(registry.asked)
     assert content(one(decoder, front + b"\6")) == 3
     assert len(registry.asked) == asked
+
+
+def test_a_large_value(decoder: Decoder, registry: SmallRegistry) -> None:
+    number, count = registry.add('{"type": "array", "items": "boolean"}'), 500_000
+    data = b"\0" + number.to_bytes(4, "big") + b"\xc0\x84\x3d" + b"\1" * count + b"\0"
+    assert content(one(decoder, data)) == [True] * count

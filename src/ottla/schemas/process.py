@@ -25,6 +25,7 @@ SCHEMAS_MAX: Final = 100
 _BATCH_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
 _LINE_BYTES_MAX: Final = 64 << 20
+"""More than the longest answer: each of its characters takes at most twelve bytes."""
 BROKEN: Final = "the decoder used up its memory or CPU time on it"
 
 
@@ -132,8 +133,11 @@ class DecodingProcess:
     def _line(self, process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
         """The next line that the process writes. Raises WorkerEndedError."""
         assert process.stdout is not None
+        if b"\n" in self._received:
+            line, _, self._received = self._received.partition(b"\n")
+            return line
+        parts, size = [self._received], 0
         until = time.monotonic() + timeout_s
-        parts = [self._received]
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in parts[-1]:
@@ -141,7 +145,8 @@ class DecodingProcess:
                     raise WorkerEndedError
                 read = os.read(process.stdout.fileno(), _READ_BYTES)
                 parts.append(read)
-                if not read or len(parts) * _READ_BYTES > _LINE_BYTES_MAX:
+                size += len(read)
+                if not read or size > _LINE_BYTES_MAX:
                     raise WorkerEndedError
         line, _, self._received = b"".join(parts).partition(b"\n")
         return line
