@@ -13,6 +13,7 @@ from ottla.broker.cluster.membership import Membership
 from ottla.broker.node import Node
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
+from ottla.broker.upkeep.identity import StartRefusedError
 from ottla.metadata.image import MetadataDelta, delta_since
 from ottla.metadata.nodes import NodeState
 from ottla.metadata.row_kinds import Row
@@ -135,6 +136,36 @@ def test_a_node_that_stops_before_its_loss_was_seen_reports_it_again() -> None:
     cluster.begin(spoilt)
     cluster.run(5_000)
     assert cluster.leader() != spoilt, "it has lost all records"
+    cluster.settle()
+
+
+@pytest.mark.parametrize("with_store", [False, True])
+def test_a_removed_replica_leads_nothing_if_the_disk_of_the_leader_is_from_before_its_removal(with_store: bool) -> None:
+    """Only the leader knew that the last records were committed: the follower died before its next fetch. It also holds
+    if the metadata store is as old as the disk and names the removed replica as in sync, as the leader notices that its
+    directory was copied while it ran."""
+    cluster = running(8)
+    cluster.until(cluster.is_whole)
+    leader = cluster.leader()
+    assert leader is not None
+    removed, follower = sorted({1, 2, 3} - {leader})
+    spoiler, backup = Spoiler(cluster.hosts[leader].disk, DIRECTORY, random.Random(1)), cluster.store.back_up()
+    spoiler.back_up()
+    cluster.kill(removed)
+    cluster.until(lambda: removed not in cluster.isr())
+    cluster.until(more_is_acknowledged(cluster, 50))
+    for node_id in (leader, follower):
+        cluster.kill(node_id)
+    spoiler.restore(whole=True)
+    if with_store:
+        cluster.restore_store(backup)
+    for checker in cluster.checkers:
+        checker.lost_power(leader, in_sync_too=True)
+    for node_id in (leader, removed):
+        cluster.begin(node_id)
+    cluster.run(3_000)
+    assert cluster.leader() is None, "only the follower has all acknowledged records"
+    cluster.begin(follower)
     cluster.settle()
 
 
@@ -333,6 +364,24 @@ def test_a_partition_that_can_not_be_opened_is_put_aside_and_copied_again() -> N
     assert disk.content(put_aside) == records
     cluster.until(more_is_acknowledged(cluster, 20))
     cluster.settle()
+
+
+def test_a_flipped_bit_in_a_directorys_node_id_is_mended_and_another_nodes_directory_is_refused() -> None:
+    """Nodes 1 and 3 differ in one bit as well."""
+    cluster = running(10)
+    path = f"{DIRECTORY}/meta.properties"
+    for node_id in (1, 3):
+        cluster.kill(node_id)
+        cluster.hosts[node_id].disk.settle_everything()
+    disk = cluster.hosts[3].disk
+    whole = disk.content(path)
+    disk.put(path, whole.replace(b"node.id=3", b"node.id=1"))
+    cluster.begin(3)
+    assert b"node.id=3" in disk.content(path)
+    cluster.kill(3)
+    cluster.hosts[1].disk = disk
+    with pytest.raises(StartRefusedError, match="belongs to node 3, not to node 1"):
+        cluster.begin(1)
 
 
 def test_a_coordinator_with_a_damaged_log_gives_way_and_copies_it_again() -> None:

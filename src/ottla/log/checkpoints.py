@@ -222,6 +222,16 @@ def read_lost_since(files: FileSystem, data_directory: str) -> tuple[str, set[tu
         return incarnation, set()
 
 
+def incarnations(files: FileSystem, directory: str) -> list[str]:
+    """The last incarnations of a node that used this directory, oldest first. Raises OSError."""
+    return _words(files, f"{directory}/{INCARNATIONS_FILE}")
+
+
+def _words(files: FileSystem, path: str) -> list[str]:
+    """The words of a file; none if it does not exist."""
+    return files.read_bytes(path).decode(errors="replace").split() if files.exists(path) else []
+
+
 def note_incarnation(files: FileSystem, directory: str, incarnation: str, *, clean: bool) -> list[str] | None:
     """Add this incarnation of the node durably to the directory's list, and return the earlier ones, oldest first. None
     if the directory holds files of different incarnations, because a copy was put over it, or if the list is itself a
@@ -232,10 +242,7 @@ def note_incarnation(files: FileSystem, directory: str, incarnation: str, *, cle
     """
     paths = [f"{directory}/{name}" for name in (INCARNATIONS_FILE, LAST_INCARNATION_FILE)]
     identity_path = f"{directory}/{IDENTITY_FILE}"
-    listed, last, noted = (
-        files.read_bytes(path).decode(errors="replace").split() if files.exists(path) else []
-        for path in (*paths, identity_path)
-    )
+    listed, last, noted = (_words(files, path) for path in (*paths, identity_path))
     is_whole = last == listed[-1:] or listed[-1:] == [incarnation]
     if is_whole and listed and noted[:1] == last:
         changed = [files.identity(path) != identity for path, identity in zip(paths, noted[1:], strict=False)]

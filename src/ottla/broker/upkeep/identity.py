@@ -11,11 +11,19 @@ from contextlib import suppress
 from os.path import dirname
 from typing import Final
 
-from ottla.log.checkpoints import CheckpointUnreadableError, differing_bits, read_properties, write_properties
+from ottla.log.checkpoints import (
+    CheckpointUnreadableError,
+    differing_bits,
+    incarnations,
+    read_properties,
+    write_properties,
+)
 from ottla.log.files import FileSystem
 from ottla.machine import Entropy
 from ottla.metadata.features import HIGHEST, beyond
 from ottla.metadata.image import MetadataImage
+from ottla.metadata.nodes import PREFIX as NODE_PREFIX
+from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.store import ABSENT, ConflictError, MetadataStore, Put, decoded
 from ottla.protocol.uuids import uuid_text
 
@@ -86,8 +94,8 @@ def identify(
 def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entropy: Entropy) -> None:
     """Write the properties again if some of their bits have flipped, or their end is cut off.
 
-    The metadata store determines what they said. A different node id may be intended, and stays. Raises OSError,
-    StoreError.
+    The metadata store determines what they said. A different node id may be intended, and stays, unless this node's
+    last incarnation used the directory. Raises OSError, StoreError.
     """
     stored = store.get(CLUSTER_ID_KEY)
     if stored is None or not files.exists(path):
@@ -99,7 +107,7 @@ def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entr
     number_at = wanted.index(b"node.id=") + len(b"node.id=")
     rest = found[number_at:]
     number = rest[: len(rest) - len(rest.lstrip(b"0123456789"))]  # a damaged line end is not a part of it
-    if not str(node_id).encode().startswith(number):
+    if not (str(node_id).encode().startswith(number) or _was_used_by(files, dirname(path), store, node_id)):
         return
     wrong_bits = differing_bits(found, wanted)
     is_cut = len(found) < len(wanted) or not found.endswith(b"\n")
@@ -107,6 +115,15 @@ def _mend(files: FileSystem, path: str, store: MetadataStore, node_id: int, entr
     if wrong_bits > WRONG_BITS_MAX or not (wrong_bits or is_cut or is_garbled):
         return
     write_properties(files, path, {**properties, "directory.id": uuid_text(entropy.randbytes(16))})
+
+
+def _was_used_by(files: FileSystem, directory: str, store: MetadataStore, node_id: int) -> bool:
+    """Whether the incarnation that the metadata store names for this node used the directory. Raises OSError."""
+    key = f"{NODE_PREFIX}{node_id}"
+    row = store.get(key)
+    return row is not None and decoded(store, key, NodeRecord.decode, row.value).incarnation in incarnations(
+        files, directory
+    )
 
 
 def _cluster_id(
