@@ -465,7 +465,7 @@ def test_a_failure_in_a_slice_closes_its_connection_and_no_other(
     monkeypatch.setattr(k03_metadata, "SLICE_STEPS", 1)
     frame = encode_request(RequestHeader(3, 9, 7, "stage"), all_topics())
     assert isinstance(stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:]), Parked)
-    monkeypatch.setattr(k03_metadata, "encoded", None)
+    monkeypatch.setattr(k03_metadata, "_described", None)
     stage.faults = []
     stage.node.tick(stage.now)
     assert len(stage.faults) == len(stage.node.take_effects(stage.now)) == 1

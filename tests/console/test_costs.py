@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.client import Client
+from ottla.client.sasl import Login
 from ottla.client.share_member import ShareMember
 from ottla.console.access import Clients, Lease
 from ottla.console.page import Context
-from ottla.console.sessions import FORGET_S, SESSIONS_MAX, Session, Sessions
+from ottla.console.pages import topics
+from ottla.console.sessions import FORGET_S, SESSIONS_MAX, Kept, Session, Sessions
 from ottla.testing import EmbeddedBroker
 from tests.console.test_share_group_pages import configured, take
 from tests.harness.console.lookers import places, subjects
@@ -109,10 +112,10 @@ def test_an_unused_session_remembers_nothing(console_broker: EmbeddedBroker) -> 
     kept = Sessions(settings(console_broker.bootstrap_servers))
     used, unused = kept.begin(), kept.begin()
     for each in (used, unused):
-        each.memory["metadata"] = "large"
+        each.memory["snapshot"] = "large"
     unused.used_at -= FORGET_S + 1
     kept.close_idle()
-    assert (dict(used.memory), dict(unused.memory)) == ({"metadata": "large"}, {})
+    assert (dict(used.memory), dict(unused.memory)) == ({"snapshot": "large"}, {})
 
 
 def test_a_session_keeps_little(console_broker: EmbeddedBroker) -> None:
@@ -125,3 +128,47 @@ def test_a_session_keeps_little(console_broker: EmbeddedBroker) -> None:
                     assert visitor.client.get(address(path, other)).status_code == 404
         sessions = [each for each in gc.get_objects() if isinstance(each, Session)]
         assert max(len(each.memory) for each in sessions) <= 4
+
+
+def test_sessions_of_one_login_ask_for_all_topics_once(console_broker: EmbeddedBroker) -> None:
+    """Others with another login do not see what the first may see, and a change is seen at once."""
+    used = settings(console_broker.bootstrap_servers)
+    kept = Sessions(used)
+    ada = Login("PLAIN", "ada", "lovelace")
+    sessions = [kept.begin(), kept.begin(), kept.begin("ada", ada), kept.begin("ada", replace(ada, password="x"))]
+    shared = [each.metadata for each in sessions]
+    assert shared[0] is shared[1]
+    assert len({id(each) for each in shared}) == 3
+
+    def sent(session: Session) -> int:
+        def work(lease: Lease) -> int:
+            before = lease.limits.sent
+            topics.load(Context(used, session, lease))
+            return lease.limits.sent - before
+
+        return session.clients.read(work)
+
+    for session in sessions[:2]:
+        sent(session)  # connects
+    sessions[0].metadata.forget()
+    first, second = map(sent, sessions[:2])
+    assert second == first - 1
+    sessions[0].metadata.forget()
+    assert sent(sessions[1]) == first
+    kept.close()
+
+
+def test_a_fact_that_was_forgotten_while_it_was_read_is_read_again() -> None:
+    kept = Kept()
+
+    def read_before_a_change() -> str:
+        kept.forget()
+        return "old"
+
+    assert kept.get(60, read_before_a_change, 1) == "old"
+    assert kept.get(60, lambda: "new", 1) == "new"
+    assert kept.get(60, lambda: "newer", 1) == "new"
+    kept.forget(60)
+    assert kept.get(60, lambda: "newer", 1) == "new"
+    kept.forget()
+    assert kept.get(60, lambda: "newer", 1) == "newer"

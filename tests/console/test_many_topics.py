@@ -80,7 +80,8 @@ def ends(part: Any) -> ListOffsetsPartitionResponse:
 
 def context(cluster: LargeCluster, **query: str) -> Context:
     clients = Clients("localhost:1", None, None, deadline_s=1, read_only=True)
-    return Context(settings("localhost:1"), Session(None, clients), Lease(cast(Client, cluster), Limits()), query)
+    limits = Limits(until=time.monotonic() + 60)
+    return Context(settings("localhost:1"), Session(None, clients), Lease(cast(Client, cluster), limits), query)
 
 
 def test_a_page_of_topics_asks_for_its_rows_only() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker import served
 from ottla.broker.client_identity import Identity
+from ottla.broker.cluster.encoded_topics import EncodedTopics
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.cluster.peers import Peers
@@ -110,6 +111,7 @@ class Core:
         self.failures = self.upkeep.failures
         self.replicas = Replicas()
         self.members = Members(self.metadata, self.node_id, settings["broker.rack"], joining and joining.incarnation)
+        self.encoded_topics = EncodedTopics()
         self.leadership = Leadership(self.metadata, self.replicas, self.members)
         self.topics = self._topics()
         self.store_memory = None if joining is None else self._store_memory()

@@ -100,7 +100,10 @@ class Client:
         self._make_connection = connect
         self._connections: dict[tuple[str, int], Connection] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
+        self._answered: dict[str, Any] = {}
+        """The topics of metadata answers, by name; there may be many, and few are used."""
         self._topics: dict[str, Topic] = {}
+        """Those of them that were used."""
         self.refused_private: set[tuple[int, int, int]] = set()
         """(node id, API key, version) of Ottla's own requests at which a node has closed the connection
         (`private_requests`)."""
@@ -205,7 +208,7 @@ class Client:
             except BrokerError as error:
                 if error.code not in _RETRIED or time.monotonic() + pause_s > until:
                     raise
-            self._topics.clear()
+            self.forget_topics()
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.5)
 
@@ -216,32 +219,37 @@ class Client:
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         answer = self.send(MetadataRequest(wanted, create))
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        for topic in answer.topics:
-            if topic.error_code == 0:
-                leaders = {p.partition_index: p.leader_id for p in topic.partitions}
-                by_index = tuple(leaders.get(i, -1) for i in range(len(leaders)))
-                self._topics[topic.name] = Topic(topic.name, bytes(topic.topic_id), by_index, topic.is_internal)
+        found = {topic.name: topic for topic in answer.topics if topic.error_code == 0}
+        self._topics = {name: topic for name, topic in self._topics.items() if name not in found}
+        self._answered |= found
         return answer
 
     def topic(self, name: str) -> Topic:
         """A topic with its leaders, from new metadata. Raises BrokerError."""
         answer = self.metadata([name])
         check(answer.topics[0].error_code, f"topic {name}")
-        return self._topics[name]
+        return self.known_topic(name)
 
     def known_topic(self, name: str) -> Topic:
         """A topic from the stored metadata, or from new metadata if it is not stored. Raises BrokerError."""
-        return self._topics.get(name) or self.topic(name)
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        if name not in self._answered:
+            return self.topic(name)
+        self._topics[name] = known = _topic(self._answered[name])
+        return known
 
     def forget_topics(self) -> None:
         """Drop the stored leaders, so that the next use requests new metadata."""
+        self._answered.clear()
         self._topics.clear()
 
     def topics(self) -> list[Topic]:
         """Every topic, including internal ones, by name."""
-        self._topics.clear()
+        self.forget_topics()
         self.metadata(None)
-        return sorted(self._topics.values(), key=lambda topic: topic.name)
+        return [self.known_topic(name) for name in sorted(self._answered)]
 
     # ---- records ---------------------------------------------------------------------------------------------------
 
@@ -252,7 +260,7 @@ class Client:
 
         def ask() -> Produced | None:
             connection = self.leader(topic, partition)
-            known = self._topics[topic]
+            known = self.known_topic(topic)
             entry = TopicProduceData(topic, known.topic_id, [PartitionProduceData(partition, batch)])
             request = ProduceRequest(None, acks, timeout_ms, [entry])
             if acks == 0:
@@ -286,7 +294,7 @@ class Client:
                 min_bytes=min_bytes,
                 max_bytes=max_bytes,
                 isolation_level=isolation_level,
-                topics=[FetchTopic(topic, self._topics[topic].topic_id, [part])],
+                topics=[FetchTopic(topic, self.known_topic(topic).topic_id, [part])],
             )
             answer = self._on(lambda: connection, request)
             check(answer.error_code, f"fetch from {topic}-{partition}")
@@ -333,6 +341,13 @@ class Client:
             return {place: found[place] for place in wanted}
 
         return self.repeat(ask)
+
+
+def _topic(described: Any) -> Topic:
+    """A topic of a metadata answer."""
+    leaders = {part.partition_index: part.leader_id for part in described.partitions}
+    by_index = tuple(leaders.get(index, -1) for index in range(len(leaders)))
+    return Topic(described.name, bytes(described.topic_id), by_index, described.is_internal)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -141,7 +141,7 @@ class Clients:
         read_only: bool,
         no_records: bool = False,
     ) -> None:
-        self._bootstrap, self._tls, self._login = bootstrap, tls, login
+        self._bootstrap, self._tls, self.login = bootstrap, tls, login
         self._deadline_s, self._read_only, self._no_records = deadline_s, read_only, no_records
         self._lock = threading.Lock()
         self._idle: list[Lease] = []
@@ -218,7 +218,7 @@ class Clients:
             client_id="ottla-console",
             timeout_s=self._deadline_s,
             tls=self._tls,
-            login=self._login,
+            login=self.login,
             connect=connect,
         )
         return Lease(client, limits)

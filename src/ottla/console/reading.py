@@ -5,7 +5,6 @@ If a node does not answer, its facts are missing, and `unseen` gets a sentence. 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +19,7 @@ from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, De
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 KEPT_S: Final = 2.0
-"""Seconds for which a session's list of all topics is used again: the parts of one page ask once."""
+"""Seconds for which the list of all topics is used again, by all sessions of a login: open pages ask once."""
 READ_COMMITTED: Final = 1
 CONSUMER_REPLICA, DEBUGGING_REPLICA = -1, -2
 """Replica ids of ListOffsets."""
@@ -40,13 +39,13 @@ DEFAULT: Final = 5
 
 def metadata_of_all(context: Context) -> Any:
     """The metadata of every topic, at most two seconds old."""
-    kept = context.session.memory.get("metadata")
-    if kept is not None and time.monotonic() - kept[0] < KEPT_S:
-        return kept[1]
-    context.client.forget_topics()
-    answer = context.client.metadata(None)
-    context.session.memory["metadata"] = time.monotonic(), answer
-    return answer
+
+    def read() -> Any:
+        answer = context.client.metadata(None)
+        context.client.forget_topics()  # the answer has them; a session has several clients
+        return answer
+
+    return context.session.metadata.get(KEPT_S, read, context.lease.limits.left_s())
 
 
 def topic_of(context: Context, name: str) -> Any:

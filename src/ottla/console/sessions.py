@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from ottla.client.errors import TimedOutError
 from ottla.client.sasl import Login
 from ottla.console.access import Clients
 from ottla.console.settings import Settings
 
+T = TypeVar("T")
 SESSIONS_MAX: Final = 200
 IDLE_S: Final = 12 * 3600.0
 FORGET_S: Final = 120.0
@@ -20,15 +24,48 @@ FORGET_S: Final = 120.0
 MESSAGES_MAX: Final = 5
 
 
+class Kept:
+    """A fact of the cluster that sessions with the same rights use together, for a short time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value: Any = None
+        self._at = 0.0
+        self._times_forgotten = 0
+
+    def get(self, at_most_s: float, read: Callable[[], T], wait_s: float) -> T:
+        """The value, if it is no older than that; otherwise one thread reads it, and others wait for it. Raises
+        TimedOutError."""
+        if not self._lock.acquire(timeout=wait_s):
+            raise TimedOutError("The cluster did not answer in time.")
+        try:
+            known, before = self._value, self._times_forgotten
+            if known is None or time.monotonic() - self._at > at_most_s:
+                known = read()
+                if before == self._times_forgotten:
+                    self._value, self._at = known, time.monotonic()
+            return known
+        finally:
+            self._lock.release()
+
+    def forget(self, older_than_s: float = 0.0) -> None:
+        """Drop the value if it is as old as that, also one that is being read now."""
+        if time.monotonic() - self._at >= older_than_s:
+            self._times_forgotten += 1
+            self._value = None
+
+
 @dataclass(slots=True)
 class Session:
     """A browser that has shown the token of the printed address, or a login of the cluster.
 
-    `memory` keeps what pages remember between requests, such as the doctor's last snapshot. `messages` are shown once.
+    `memory` keeps what pages remember between requests, such as the doctor's last snapshot. `metadata`: that of all
+    topics, shared by the sessions of one login. `messages` are shown once.
     """
 
     user: str | None
     clients: Clients
+    metadata: Kept = field(default_factory=Kept, repr=False)
     id: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     memory: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
@@ -66,8 +103,10 @@ class Sessions:
             read_only=settings.read_only,
             no_records=settings.no_records,
         )
-        session = Session(user, clients)
         self._drop_old()
+        same = (each for each in self._sessions.values() if each.clients.login == clients.login)
+        known = next(same, None)
+        session = Session(user, clients, Kept() if known is None else known.metadata)
         self._sessions[session.id] = session
         return session
 
@@ -92,6 +131,7 @@ class Sessions:
         now = time.monotonic()
         for session in list(self._sessions.values()):
             session.clients.close_idle(now)
+            session.metadata.forget(FORGET_S)
             if now - session.used_at > FORGET_S:
                 session.memory.clear()
 

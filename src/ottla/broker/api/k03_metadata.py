@@ -8,6 +8,8 @@ says whether it may create; 5 offline replicas; 6 LISTENER_NOT_FOUND, until then
 8 authorized operations; 9 flexible; 10 topic ids in the answer; 11 no cluster operations; 12 topic ids in the request;
 13 a top-level error code.
 
+An answer for all topics has them from `EncodedTopics`, as far as they have not changed since the last such answer.
+
 If a named topic has just lost a leader, the answer waits a moment for the new one. Otherwise librdkafka, which had
 received the old leader just before, would wait a second before it asks again.
 
@@ -19,20 +21,21 @@ Source: KafkaApis.handleTopicMetadataRequest, AutoTopicCreationManager.scala.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.reachable import Reach, Reachable
 from ottla.broker.api.topic_creation import NewTopic, TopicRefusedError, check_room, plan_default_topic
 from ottla.broker.api_spec import ApiSpec
+from ottla.broker.cluster.encoded_topics import Kept
 from ottla.broker.cluster.metadata import Planned
 from ottla.broker.effects import Parked
 from ottla.broker.parking import ParkedWork
 from ottla.broker.quotas import Mutations
 from ottla.broker.requests import Request
 from ottla.broker.security.authorizer import NOT_ASKED
-from ottla.broker.slices import SLICE_STEPS, SubRequest, Work, encoded
+from ottla.broker.slices import SLICE_STEPS, EncodedStructs, SubRequest, Work
 from ottla.machine import Millis, Ticket
 from ottla.metadata.store import StoreError
 from ottla.metadata.topic_names import INTERNAL_TOPICS, fault_of
@@ -47,7 +50,7 @@ from ottla.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from ottla.protocol.wire import ZERO_UUID
+from ottla.protocol.wire import ZERO_UUID, Encoded, Struct
 
 if TYPE_CHECKING:
     from ottla.broker.core import Core
@@ -74,6 +77,8 @@ LEADERS_AWAITED_MS: Final = 250
 """How long an answer waits for new leaders, in milliseconds: an election takes some 30 ms. Later requests of the client
 wait too."""
 LOOK_AGAIN_MS: Final = 5
+KEPT_STEPS: Final = 0.1
+"""The work, in steps of a slice, that a topic takes which is encoded already."""
 
 
 def handle(node: Core, request: Request) -> MetadataResponse | Parked:
@@ -87,20 +92,22 @@ def handle(node: Core, request: Request) -> MetadataResponse | Parked:
 def _answer(node: Core, request: Request) -> Work:
     """The whole answer, its topics a slice at a time."""
     body: MetadataRequest = request.body
-    topics: list[Any] = []
-    waiting: list[MetadataResponseTopic] = []
-    steps = 0
+    topics: Any = EncodedStructs(request.version)
+    waiting: list[Struct] = []
+    steps = 0.0
+    kept: list[Kept] = []
     missing = yield from _make_missing(node, request)
     if _awaits_leaders(node, request, request.now):
         yield SubRequest(request, None, LeadersAwaited(node, request).begin, is_light=True)
-    for described in _topics(node, request, missing):
+    for described, cost in _topics(node, request, missing, kept):
         waiting += described
-        steps += sum(1 + len(topic.partitions) for topic in described)
+        steps += cost
         if steps >= SLICE_STEPS:
-            topics += encoded(waiting, request.version)
+            topics.add(waiting)
             waiting, steps = [], 0
             yield
-    topics += waiting
+            kept.clear()
+    topics.add(waiting)
     cluster_operations = NOT_ASKED
     if body.include_cluster_authorized_operations:
         cluster_operations = 0
@@ -156,21 +163,59 @@ def _awaits_leaders(node: Core, request: Request, now: Millis) -> bool:
 
 
 def _topics(
-    node: Core, request: Request, missing: dict[str, MetadataResponseTopic]
-) -> Iterator[list[MetadataResponseTopic]]:
-    """The topics of the answer, a few at a time; `missing`: the answers for those that were created for it."""
+    node: Core, request: Request, missing: dict[str, MetadataResponseTopic], kept: list[Kept]
+) -> Iterator[tuple[Sequence[Struct], float]]:
+    """The topics of the answer, a few at a time, with the steps that they took.
+
+    `missing`: the answers for those that were created for it. `kept`: where to store what is encoded already; empty if
+    that must be found again, because the cluster may have changed.
+    """
     asked = request.body.topics
     if asked is None or (request.version < _EMPTY_MEANS_NONE_SINCE and not asked):
-        for topic in list(node.image.topics.values()):
-            if node.access.quiet.on_topic(request, Operation.DESCRIBE, topic.name):
-                yield [_described(node, request, topic)]
-    elif any(topic.topic_id != ZERO_UUID for topic in asked):
+        yield from _every(node, request, kept)
+        return
+    if any(topic.topic_id != ZERO_UUID for topic in asked):
         for topic_id in dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID):
-            yield [_by_id(node, request, topic_id)]
-    else:
-        names = list(dict.fromkeys(topic.name or "" for topic in asked))
-        for first in range(0, len(names), NAMES_AT_ONCE):
-            yield [missing.get(name) or _by_name(node, request, name) for name in names[first : first + NAMES_AT_ONCE]]
+            described = _by_id(node, request, topic_id)
+            yield (described,), _steps_of(described)
+        return
+    names = list(dict.fromkeys(topic.name or "" for topic in asked))
+    for first in range(0, len(names), NAMES_AT_ONCE):
+        some = [missing.get(name) or _by_name(node, request, name) for name in names[first : first + NAMES_AT_ONCE]]
+        yield some, sum(map(_steps_of, some))
+
+
+def _every(node: Core, request: Request, kept: list[Kept]) -> Iterator[tuple[Sequence[Struct], float]]:
+    """All topics that the client may see."""
+    for topic in list(node.image.topics.values()):
+        if not node.access.quiet.on_topic(request, Operation.DESCRIBE, topic.name):
+            yield (), 1
+            continue
+        if not kept:
+            kept.append(_kept(node, request))
+        known = kept[0].get(topic.name)
+        if known is not None and known[0] is topic:
+            yield (known[1],), KEPT_STEPS
+            continue
+        described = _described(node, request, topic)
+        out = bytearray()
+        described.encode(out, request.version)
+        encoded = Encoded(bytes(out))
+        kept[0][topic.name] = topic, encoded
+        yield (encoded,), _steps_of(described)
+
+
+def _kept(node: Core, request: Request) -> Kept:
+    """The topics that are encoded already. None are while another answer would be right a moment later."""
+    address = request.identity.address
+    if request.body.include_topic_authorized_operations or Reachable(node, request.now, address).is_passing:
+        return {}
+    reached = node.members.reached(address)
+    return node.encoded_topics.of(request.version, address.listener, reached, len(node.image.topics))
+
+
+def _steps_of(topic: MetadataResponseTopic) -> int:
+    return 1 + len(topic.partitions)
 
 
 def _malformed(version: int, body: MetadataRequest) -> bool:

@@ -56,6 +56,11 @@ class Reachable:
             return Reach(ErrorCode.LISTENER_NOT_FOUND, NOBODY, offline)
         return Reach(ErrorCode.NONE, leader, offline)
 
+    @property
+    def is_passing(self) -> bool:
+        """Whether some answers will soon be different although no row of the cluster changes."""
+        return self._serving is not None and any(self._peers.doubts(self._now, each) for each in self._serving)
+
     def has_lost(self, leader: int) -> bool:
         """Whether this leader does not serve, or its connection broke a moment ago: another will lead soon."""
         serving = self._serving
