@@ -177,4 +177,19 @@ response
     records_behind int64 default=-1
     behind_ms int64 default=-1
     silent_ms int64 default=-1
+api ReadTogether key=10902 versions=0-0 flexible=0
+request
+    requests []InnerRequest
+  struct InnerRequest
+    api_key int16
+    version int16
+    content bytes
+response
+    throttle_time_ms int32
+    error_code int16
+    error_message string? default=null
+    answers []InnerAnswer
+  struct InnerAnswer
+    error_code int16
+    content bytes
 """

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 
 import pytest
 
 from ottla.client import Client
 from ottla.client.errors import ClientError
 from ottla.console.access import Clients, ReadOnlyError
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.read_together import InnerRequest, ReadTogetherRequest
 from ottla.testing import EmbeddedBroker
 from tests.harness.console.over_http import User, user
 
@@ -84,6 +87,15 @@ def test_read_only_refuses_below_every_page(console_broker: EmbeddedBroker) -> N
         clients.read(lambda lease: lease.client.send(MetadataRequest(None, allow_auto_topic_creation=True)))
     with pytest.raises(ReadOnlyError):
         clients.change(lambda lease: lease.client.send(create))
+    clients.close()
+
+
+def test_requests_that_are_sent_together_may_only_describe(console_broker: EmbeddedBroker) -> None:
+    clients = Clients(console_broker.bootstrap_servers, None, None, deadline_s=30, read_only=False)
+    for key, is_allowed in ((ApiKey.LIST_GROUPS, True), (ApiKey.CREATE_TOPICS, False), (ApiKey.FETCH, False)):
+        asked = ReadTogetherRequest([InnerRequest(ApiKey.LIST_GROUPS, 5, b""), InnerRequest(key, 5, b"")])
+        with nullcontext() if is_allowed else pytest.raises(ReadOnlyError):
+            clients.read(lambda lease, asked=asked: lease.client.send(asked, 0))
     clients.close()
 
 

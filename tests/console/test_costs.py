@@ -25,8 +25,6 @@ from tests.harness.console.over_http import User, address, settings, user
 from tests.harness.reports import report, write_reports
 
 REQUESTS_MAX = 20
-OF_SEVERAL_TIMES = {"/group/part/past": 30, "/overview/part/findings": 30}
-"""Parts that ask for more than the present: offsets at twelve times, and all that the doctor checks."""
 ROUNDS = 3
 SUBJECTS = subjects("clicks", "readers", "workers", "pay")
 
@@ -75,7 +73,7 @@ def test_each_page_and_part_sends_few_requests(console_broker: EmbeddedBroker) -
 
         sent[path] = clients.read(work)
         clients.close()
-    assert {path: count for path, count in sent.items() if count > OF_SEVERAL_TIMES.get(path, REQUESTS_MAX)} == {}
+    assert {path: count for path, count in sent.items() if count > REQUESTS_MAX} == {}
     assert sum(sent.values()) > len(sent)
 
 

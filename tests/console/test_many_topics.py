@@ -59,6 +59,9 @@ class LargeCluster:
     def forget_topics(self) -> None:
         pass
 
+    def know_brokers(self, answer: Any) -> None:
+        pass
+
     def broker(self, node_id: int) -> Any:
         return self
 

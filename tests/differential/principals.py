@@ -87,6 +87,7 @@ ASKED: dict[str, str] = {
     "anyone": "ApiVersions SaslHandshake SaslAuthenticate",
     "share_partitions": "DescribeSharePartitions",
     "observations": "DescribeObservations",
+    "together": "ReadTogether",
 }
 """The APIs that each scenario asks."""
 

@@ -1,6 +1,5 @@
 """Faults that only a node can remember, on a real node: what the doctor says of them, and what it says without."""
 
-import importlib
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.broker.api import k10901_describe_observations
-from ottla.client import Client
+from ottla.client import Client, read_together
 from ottla.client.errors import ClientError, UnsupportedVersionError
 from ottla.client.observations import observations
 from ottla.doctor import Evidence, Snapshot, diagnose, gather
@@ -144,10 +143,9 @@ def test_a_group_alone_can_be_asked_for(broker: EmbeddedBroker) -> None:
 def test_on_other_kafkas_the_doctor_says_that_it_cannot_know(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unserved(client: Client, node_ids: list[int]) -> dict[int, ClientError]:
-        return {node_id: UnsupportedVersionError("no") for node_id in node_ids}
-
-    monkeypatch.setattr(importlib.import_module("ottla.doctor.gather"), "observations", unserved)
+    monkeypatch.setattr(
+        read_together, "ask_nodes", lambda client, asked: dict.fromkeys(asked, UnsupportedVersionError("no"))
+    )
     found = _seen(broker)
     assert found.observed == ()
     assert [each for each in found.unseen if "only Ottla remembers" in each and "1 node" in each]

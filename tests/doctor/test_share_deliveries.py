@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from ottla.client import Client, share_partitions
+from ottla.client import Client, read_together
 from ottla.client.errors import UnsupportedVersionError
 from ottla.client.share_member import ACCEPT, RELEASE, Delivered, ShareMember
 from ottla.doctor import Evidence, diagnose, gather
@@ -101,7 +101,7 @@ def test_other_kafkas_do_not_report_records_in_flight(broker: EmbeddedBroker, mo
     with _member(broker, "silent", name) as ada:
         _take(ada, 1)
         monkeypatch.setattr(
-            share_partitions, "ask_nodes", lambda client, asked: dict.fromkeys(asked, UnsupportedVersionError("no"))
+            read_together, "ask_nodes", lambda client, asked: dict.fromkeys(asked, UnsupportedVersionError("no"))
         )
         with Client(broker.bootstrap_servers) as client:
             found = gather(client)

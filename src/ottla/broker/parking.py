@@ -151,7 +151,7 @@ class Parking:
         """Answer a parked request with parts that are already encoded, and for which it was charged; no parts: there is
         no answer."""
         waiting = self.take(ticket)
-        if waiting is not None:
+        if waiting is not None and not waiting.request.take_answer(parts):
             self._outbox.add(Reply(ticket, waiting.request.identity.address.connection_id, parts))
 
     def give_up(self, ticket: Ticket, what: str, error: Exception) -> None:

@@ -86,7 +86,10 @@ class Request:
         return self.begun + (named if named > 0 else PATIENCE_MS) * 9 // 10
 
     def take_answer(self, message: Any) -> bool:
-        """Whether the answer goes to a part of the node and not to the client. If so, it has been delivered."""
+        """Whether the answer goes to a part of the node and not to the client. If so, it has been delivered.
+
+        `message`: a wire message, or the parts of a frame, for an answer that is encoded already.
+        """
         return False
 
 

@@ -218,11 +218,15 @@ class Client:
         """The MetadataResponse for some topics, or for all; stores the brokers in it."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         answer = self.send(MetadataRequest(wanted, create))
-        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self.know_brokers(answer)
         found = {topic.name: topic for topic in answer.topics if topic.error_code == 0}
         self._topics = {name: topic for name, topic in self._topics.items() if name not in found}
         self._answered |= found
         return answer
+
+    def know_brokers(self, answer: Any) -> None:
+        """Store the brokers of a MetadataResponse, which another client may have received."""
+        self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
 
     def topic(self, name: str) -> Topic:
         """A topic with its leaders, from new metadata. Raises BrokerError."""

@@ -24,6 +24,9 @@ _ISR_SINCE: Final = 1
 VALUE_MAX: Final = 100
 """Characters of a value that nodes remember."""
 
+EVERYTHING: Final = DescribeObservationsRequest(None)
+"""Asks a node for all that it remembers."""
+
 
 def observations(client: Client, node_ids: Iterable[int], group_id: str | None = None) -> Answers:
     """The answer of each node, or its error: UnsupportedVersionError if it remembers nothing, BrokerError if the user

@@ -9,6 +9,7 @@ node is not asked for it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.client import Client
@@ -23,6 +24,14 @@ BROKER: Final = 4
 """The resource type of a broker."""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A request that is written for a connection, once it is known what its node serves."""
+
+    API_KEY: int
+    write: Callable[[Connection], Message]
+
+
 def ask_node(client: Client, node_id: int, message: Message, least: int = 0) -> Any:
     """A node's answer to one of Ottla's own requests. Raises ClientError: UnsupportedVersionError if the node does not
     serve the request. `least`: the lowest version that has all that the message says."""
@@ -32,7 +41,7 @@ def ask_node(client: Client, node_id: int, message: Message, least: int = 0) -> 
     return answer
 
 
-def ask_nodes(client: Client, messages: Mapping[int, Message], least: int = 0) -> dict[int, Any]:
+def ask_nodes(client: Client, messages: Mapping[int, Message | Written], least: int = 0) -> dict[int, Any]:
     """Each node's answer to its request, or the ClientError that it got instead; the nodes work at the same time.
     `least`: as in `ask_node`."""
     asked = {node_id: _Asked(client, node_id, message, least) for node_id, message in messages.items()}
@@ -45,7 +54,7 @@ def ask_nodes(client: Client, messages: Mapping[int, Message], least: int = 0) -
 class _Asked:
     """A request to one node. `answer`: the answer, or the error that ended it."""
 
-    def __init__(self, client: Client, node_id: int, message: Message, least: int) -> None:
+    def __init__(self, client: Client, node_id: int, message: Message | Written, least: int) -> None:
         self._client = client
         self._node_id = node_id
         self._message = message
@@ -93,18 +102,22 @@ class _Asked:
             connection.private = parsed(text or "")
 
     def send(self, connection: Connection) -> None:
-        key = self._message.API_KEY
         if connection.private is None:
-            self._tried = self._newest_untried()
-            self._posted = connection.post(self._message, self._tried)
-            return
+            self._tried = version = self._newest_untried()
+        else:
+            version = self._version_of(connection)
+        message = self._message.write(connection) if isinstance(self._message, Written) else self._message
+        self._posted = connection.post(message, version)
+
+    def _version_of(self, connection: Connection) -> int:
+        """The version by the node's list. Raises UnsupportedVersionError."""
         try:
-            version = connection.version_of(key)
+            version = connection.version_of(self._message.API_KEY)
         except UnsupportedVersionError:
             raise self._unserved() from None
         if version not in self._versions:
             raise self._unserved()
-        self._posted = connection.post(self._message, version)
+        return version
 
     def take(self, connection: Connection) -> None:
         assert self._posted is not None

@@ -7,7 +7,7 @@ coordinator knows: start offset and lag (key 90), and the group's members (key 7
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 from ottla.client.client import Client, TopicPartition
 from ottla.client.errors import ClientError, UnsupportedVersionError, check
 from ottla.client.private_requests import ask_nodes
-from ottla.client.share_groups import describe_share_group, share_group_offsets
+from ottla.client.share_groups import ShareOffset, describe_share_group, share_group_offsets
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_share_partitions import (
     DescribeSharePartitionsRequest,
@@ -105,27 +105,44 @@ class ShareGroup:
     """Nodes that do not serve the request."""
 
 
-def describe_share_partitions(client: Client, group: str, *, runs_max: int = RUNS_MAX) -> ShareGroup:
-    """The group with all its partitions, and at most `runs_max` runs of each.
+@dataclass(frozen=True, slots=True)
+class Coordinated:
+    """What the coordinator of a share group reports: its state, the number of members, and its positions."""
+
+    state: str
+    members: int
+    offsets: Sequence[ShareOffset]
+
+
+def coordinated(client: Client, group: str) -> Coordinated:
+    """The report of the coordinator. Raises ClientError."""
+    described = describe_share_group(client, group)
+    return Coordinated(described.group_state, len(described.members), share_group_offsets(client, group))
+
+
+def describe_share_partitions(
+    client: Client, group: str, *, runs_max: int = RUNS_MAX, known: Coordinated | None = None
+) -> ShareGroup:
+    """The group with all its partitions, and at most `runs_max` runs of each. `known`: what the coordinator has just
+    reported, if that is known.
 
     Raises ClientError if the group does not exist or its coordinator does not answer. `SharePartition.why_unknown` says
     which leader does not."""
-    described = describe_share_group(client, group)
-    offsets = share_group_offsets(client, group)
+    known = coordinated(client, group) if known is None else known
     asking = _Asking(client, group, runs_max)
-    asking.ask((each.topic, each.partition) for each in offsets)
-    known = ShareGroup(
+    asking.ask((each.topic, each.partition) for each in known.offsets)
+    found = ShareGroup(
         group,
-        described.group_state,
-        len(described.members),
-        tuple(asking.partition(each.topic, each.partition, each.start_offset, each.lag) for each in offsets),
+        known.state,
+        known.members,
+        tuple(asking.partition(each.topic, each.partition, each.start_offset, each.lag) for each in known.offsets),
         unserved_by=tuple(sorted(asking.unserved_by)),
     )
     answer = asking.last
     if answer is None:
-        return known
+        return found
     return replace(
-        known,
+        found,
         is_paused=answer.paused,
         paused_since_ms=answer.paused_since_ms if answer.paused_since_ms >= 0 else None,
         paused_by=answer.paused_by,
@@ -184,9 +201,7 @@ class _Asking:
             else:
                 by_leader.setdefault(leader, []).append(place)
         requests = {
-            node_id: DescribeSharePartitionsRequest(
-                self._group, _topics({place: wanted[place] for place in places}), min(self._runs_max, RUNS_MAX)
-            )
+            node_id: partitions_request(self._group, {place: wanted[place] for place in places}, self._runs_max)
             for node_id, places in by_leader.items()
         }
         for node_id, answer in ask_nodes(self._client, requests).items():
@@ -231,31 +246,43 @@ class _Asking:
             return SharePartition(topic, index, start_offset, lag, why)
         if not part.is_loaded:
             return SharePartition(topic, index, start_offset, lag)
-        acknowledged = {
-            "accept": part.accepted_count,
-            "release": part.released_count,
-            "reject": part.rejected_count,
-            "renew": part.renewed_count,
-            "gap": part.gap_count,
-        }
-        return SharePartition(
-            topic,
-            index,
-            part.start_offset,
-            part.lag,
-            None,
-            True,
-            part.end_offset,
-            part.readable_end_offset,
-            part.acquired_count,
-            part.archiving_count,
-            part.completed_count,
-            acknowledged,
-            part.lock_timeout_count,
-            part.dead_letter_count,
-            tuple(_run(each) for each in self._runs[topic, index]),
-            part.next_offset >= 0,
-        )
+        return loaded_partition(topic, index, part, self._runs[topic, index])
+
+
+def loaded_partition(
+    topic: str, index: int, part: ResponsePartition, runs: Iterable[Run] | None = None
+) -> SharePartition:
+    """A partition as its leader reports it, which has loaded it. `runs`: those of several answers together."""
+    acknowledged = {
+        "accept": part.accepted_count,
+        "release": part.released_count,
+        "reject": part.rejected_count,
+        "renew": part.renewed_count,
+        "gap": part.gap_count,
+    }
+    return SharePartition(
+        topic,
+        index,
+        part.start_offset,
+        part.lag,
+        None,
+        True,
+        part.end_offset,
+        part.readable_end_offset,
+        part.acquired_count,
+        part.archiving_count,
+        part.completed_count,
+        acknowledged,
+        part.lock_timeout_count,
+        part.dead_letter_count,
+        tuple(_run(each) for each in (part.runs if runs is None else runs)),
+        part.next_offset >= 0,
+    )
+
+
+def partitions_request(group: str, wanted: dict[TopicPartition, int], runs_max: int) -> DescribeSharePartitionsRequest:
+    """Asks a leader for partitions, each from an offset on, -1 for all."""
+    return DescribeSharePartitionsRequest(group, _topics(wanted), min(runs_max, RUNS_MAX))
 
 
 def _topics(wanted: dict[TopicPartition, int]) -> list[RequestTopic]:

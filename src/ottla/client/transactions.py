@@ -8,8 +8,8 @@ in that partition, and no coordinator will end it. Since KIP-890 new ones cannot
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.client import LATEST, Client, TopicPartition
@@ -141,26 +141,56 @@ def held_back(client: Client, places: Iterable[TopicPartition]) -> list[HeldBack
     wanted = dict.fromkeys(places, LATEST)
     stable = client.list_offsets_of(wanted, isolation_level=READ_COMMITTED)
     ends = client.list_offsets_of(wanted)
+    blocked = {place: (at, ends[place]) for place, at in stable.items() if at < ends[place]}
+
+    def ask() -> list[HeldBack]:
+        leaders = {place: client.known_topic(place[0]).leaders[place[1]] for place in blocked}
+        return blockers(client, blocked, leaders)
+
+    return client.repeat(ask)
+
+
+def blockers(
+    client: Client, blocked: Mapping[TopicPartition, tuple[int, int]], leaders: Mapping[TopicPartition, int]
+) -> list[HeldBack]:
+    """Which transactions block partitions, whose last stable offsets and ends are given. One request to each leader,
+    two to each coordinator. Raises ClientError."""
+    by_node: dict[int, dict[str, list[int]]] = {}
+    for topic, partition in blocked:
+        by_node.setdefault(leaders[topic, partition], {}).setdefault(topic, []).append(partition)
+    producers: dict[TopicPartition, int] = {}
+    for node_id, topics in by_node.items():
+        request = DescribeProducersRequest([TopicRequest(name, rows) for name, rows in topics.items()])
+        for topic in client.broker(node_id).send(request).topics:
+            for part in topic.partitions:
+                check(part.error_code, f"the producers of {topic.name}-{part.partition_index}", part.error_message)
+                opened = [each for each in part.active_producers if each.current_txn_start_offset >= 0]
+                first = min(opened, key=lambda each: each.current_txn_start_offset, default=None)
+                if first is not None:
+                    producers[topic.name, part.partition_index] = first.producer_id
+    states = _states_of(client, sorted(set(producers.values())))
     found: list[HeldBack] = []
-    for (topic, partition), at in stable.items():
-        if at < ends[topic, partition]:
-            first = min(open_in(client, topic, partition), key=lambda each: each.start_offset, default=None)
-            found.append(
-                HeldBack(topic, partition, at, ends[topic, partition], None if first is None else first.producer_id)
-            )
-    producer_ids = sorted({each.producer_id for each in found if each.producer_id is not None})
+    for (topic, partition), (stable, end) in blocked.items():
+        producer_id = producers.get((topic, partition))
+        state = None if producer_id is None else states.get(producer_id)
+        name, start_ms = (None, None) if state is None else (state.transactional_id, state.transaction_start_time_ms)
+        found.append(HeldBack(topic, partition, stable, end, producer_id, name, start_ms))
+    return found
+
+
+def _states_of(client: Client, producer_ids: Sequence[int]) -> dict[int, Any]:
+    """The TransactionState of each of these producers whose transaction is under way: two requests a coordinator."""
     if not producer_ids:
-        return found
-    states = {
-        listed.producer_id: describe_transaction(client, listed.name)
-        for listed in list_transactions(client, UNDER_WAY, producer_ids)
+        return {}
+    by_node: dict[int, list[str]] = {}
+    for each in list_transactions(client, UNDER_WAY, producer_ids):
+        by_node.setdefault(each.coordinator, []).append(each.name)
+    return {
+        state.producer_id: state
+        for node_id, names in by_node.items()
+        for state in client.broker(node_id).send(DescribeTransactionsRequest(names)).transaction_states
+        if not state.error_code
     }
-    return [
-        replace(each, name=state.transactional_id, start_ms=state.transaction_start_time_ms)
-        if (state := states.get(each.producer_id)) is not None  # type: ignore[arg-type]
-        else each
-        for each in found
-    ]
 
 
 def coordinated(client: Client, opened: Iterable[OpenTransaction]) -> dict[OpenTransaction, Any]:

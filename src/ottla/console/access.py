@@ -20,6 +20,8 @@ from ottla.client.connection import Connection, Posted
 from ottla.client.errors import BadResponseError, ClientError, ConnectionClosedError, TimedOutError
 from ottla.client.sasl import Login
 from ottla.protocol.apis import APIS, ApiKey
+from ottla.protocol.messages.read_together import ReadTogetherRequest
+from ottla.protocol.private_requests import READABLE
 from ottla.protocol.wire import Message
 
 T = TypeVar("T")
@@ -49,6 +51,7 @@ READS: Final = frozenset(
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
         ApiKey.DESCRIBE_SHARE_PARTITIONS,
         ApiKey.DESCRIBE_OBSERVATIONS,
+        ApiKey.READ_TOGETHER,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.DESCRIBE_LOG_DIRS,
@@ -100,6 +103,9 @@ class Limits:
         """Count a request. Raises ReadOnlyError if it would change the cluster or read records, and may not."""
         if not self.may_fetch and message.API_KEY in FETCHES:
             raise RecordsHiddenError
+        inner = message.requests if isinstance(message, ReadTogetherRequest) else ()
+        if not READABLE.issuperset(each.api_key for each in inner):
+            raise ReadOnlyError("Requests that are sent together may only describe the cluster.")
         creates = message.API_KEY == ApiKey.METADATA and getattr(message, "allow_auto_topic_creation", False)
         if not self.may_change and (message.API_KEY not in READS or creates):
             raise ReadOnlyError(f"{APIS[message.API_KEY].name} is refused: only reading is allowed here.")

@@ -5,24 +5,23 @@ If a node does not answer, its facts are missing, and `unseen` gets a sentence. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.client import EARLIEST, LATEST, TopicPartition
 from ottla.client.errors import ClientError, check
+from ottla.client.offsets import CONSUMER_REPLICA, offsets_requests
+from ottla.client.read_together import read_together
 from ottla.console.page import Context, MissingError
 from ottla.escaping import visible
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 KEPT_S: Final = 2.0
 """Seconds for which the list of all topics is used again, by all sessions of a login: open pages ask once."""
 READ_COMMITTED: Final = 1
-CONSUMER_REPLICA, DEBUGGING_REPLICA = -1, -2
-"""Replica ids of ListOffsets."""
 TOPIC, BROKER, GROUP = 2, 4, 32
 """Resource types of DescribeConfigs."""
 SOURCES: Final = {
@@ -45,7 +44,9 @@ def metadata_of_all(context: Context) -> Any:
         context.client.forget_topics()  # the answer has them; a session has several clients
         return answer
 
-    return context.session.metadata.get(KEPT_S, read, context.lease.limits.left_s())
+    answer = context.session.metadata.get(KEPT_S, read, context.lease.limits.left_s())
+    context.client.know_brokers(answer)
+    return answer
 
 
 def topic_of(context: Context, name: str) -> Any:
@@ -82,26 +83,51 @@ def offsets(
 ) -> dict[TopicPartition, int]:
     """Offsets of partitions at a time, EARLIEST or LATEST: one request to each leader. With DEBUGGING_REPLICA, any
     replica reports the end of its own log."""
-    by_node: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
-    for (topic, index), node_id in leaders.items():
-        if node_id >= 0:
-            rows = by_node.setdefault(node_id, {}).setdefault(topic, [])
-            rows.append(ListOffsetsPartition(index, timestamp=time_ms))
     found: dict[TopicPartition, int] = {}
-    for node_id, topics in by_node.items():
-        request = ListOffsetsRequest(
-            replica, isolation, [ListOffsetsTopic(name, rows) for name, rows in topics.items()], 10_000
-        )
+    for node_id, request in offsets_requests(
+        _with_leader(leaders), time_ms, isolation=isolation, replica=replica
+    ).items():
         try:
-            answer = context.client.broker(node_id).send(request)
+            found |= _offsets_in(context.client.broker(node_id).send(request))
         except ClientError as failure:
             _note(unseen, f"Offsets on node {node_id}: {failure}")
-            continue
-        for topic in answer.topics:
-            for part in topic.partitions:
-                if not part.error_code:
-                    found[topic.name, part.partition_index] = part.offset
     return found
+
+
+def offsets_at(
+    context: Context, leaders: Mapping[TopicPartition, int], times_ms: Sequence[int]
+) -> list[dict[TopicPartition, int]]:
+    """Offsets of partitions at each of several times: one request to each leader of Ottla, one for each time to any
+    other."""
+    by_time = [offsets_requests(_with_leader(leaders), each) for each in times_ms]
+    nodes = sorted({node_id for each in by_time for node_id in each})
+    answers = read_together(context.client, {node_id: [each[node_id] for each in by_time] for node_id in nodes})
+    found: list[dict[TopicPartition, int]] = []
+    for step in range(len(times_ms)):
+        known = [answers[node_id][step] for node_id in nodes]
+        found.append(
+            {
+                place: at
+                for each in known
+                if not isinstance(each, ClientError)
+                for place, at in _offsets_in(each).items()
+            }
+        )
+    return found
+
+
+def _with_leader(leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {place: node_id for place, node_id in leaders.items() if node_id >= 0}
+
+
+def _offsets_in(answer: Any) -> dict[TopicPartition, int]:
+    """The offsets in an answer to ListOffsets."""
+    return {
+        (topic.name, part.partition_index): part.offset
+        for topic in answer.topics
+        for part in topic.partitions
+        if not part.error_code
+    }
 
 
 def sizes(

@@ -6,62 +6,84 @@ the doctor asks for the others alone, and for at most `GROUPS_MAX` of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from ottla.client.client import Client
-from ottla.client.errors import ClientError
-from ottla.client.share_partitions import InFlight, RunState, ShareGroup, SharePartition, describe_share_partitions
+from ottla.client.errors import ClientError, UnsupportedVersionError
+from ottla.client.read_together import Question
+from ottla.client.share_partitions import InFlight, RunState, SharePartition, loaded_partition, partitions_request
+from ottla.doctor.asking import Answers
 from ottla.doctor.snapshot import SHARE, Deliveries, Group, Holder, TopicPartition
 from ottla.doctor.words import count
+from ottla.protocol.errors import ErrorCode
 
 GROUPS_MAX: Final = 20
 RUNS_MAX: Final = 100
 """Runs of a partition: enough to see its holders. With more runs, some figures are missing."""
 WAITING: Final = (RunState.BACKING_OFF, RunState.DELAYED)
+UNSERVED: Final = "records in flight of share groups, which only Ottla reports: the doctor cannot know who holds them"
 
 
-def with_deliveries(client: Client, groups: Iterable[Group], unseen: dict[str, None]) -> list[Group]:
-    """The groups, with the deliveries of share groups that have members and waiting records. Adds what is missing to
-    `unseen`."""
-    found: list[Group] = []
-    asked = 0
-    left_out = 0
-    is_served = True
-    for group in groups:
-        if group.type != SHARE or not group.members or not any(each.lag for each in group.committed.values()):
-            found.append(group)
-            continue
-        if asked == GROUPS_MAX or not is_served:
-            left_out += is_served
-            found.append(group)
-            continue
-        asked += 1
-        try:
-            described = describe_share_partitions(client, group.name, runs_max=RUNS_MAX)
-        except ClientError as failure:
-            unseen[f"records in flight of {group.name}: {failure}"] = None
-            found.append(group)
-            continue
-        if described.limits is None and described.unserved_by:
-            is_served = False
-            unseen[
-                "records in flight of share groups, which only Ottla reports: the doctor cannot know who holds them"
-            ] = None
-        found.append(replace(group, deliveries=_deliveries(described)))
-        for reason in dict.fromkeys(each.why_unknown for each in described.partitions if is_served):
-            if reason is not None:
-                unseen[f"records in flight of {group.name}: {reason}"] = None
-    if left_out:
-        unseen[f"records in flight of {count(left_out, 'share group')} beyond the first {GROUPS_MAX}"] = None
-    return found
+class Flights:
+    """The search for records in flight of share groups. `leaders`: the leader of each partition."""
+
+    def __init__(self, groups: Iterable[Group], leaders: Mapping[TopicPartition, int], unseen: dict[str, None]) -> None:
+        self._groups = list(groups)
+        self._leaders = leaders
+        self._unseen = unseen
+        wanted = [
+            each
+            for each in self._groups
+            if each.type == SHARE and each.members and any(place.lag for place in each.committed.values())
+        ]
+        self._asked = wanted[:GROUPS_MAX]
+        if left_out := len(wanted) - len(self._asked):
+            unseen[f"records in flight of {count(left_out, 'share group')} beyond the first {GROUPS_MAX}"] = None
+
+    def questions(self, node_id: int) -> dict[Hashable, Question]:
+        """What a node is asked: about each group that reads partitions which it leads."""
+        found: dict[Hashable, Question] = {}
+        for group in self._asked:
+            led = [place for place in sorted(group.committed) if self._leaders.get(place) == node_id]
+            if led:
+                found[group.name] = partitions_request(group.name, dict.fromkeys(led, -1), RUNS_MAX)
+        return found
+
+    def found(self, answers: Answers) -> list[Group]:
+        """The groups, with their deliveries. Adds what is missing to `unseen`."""
+        deliveries = {each.name: self._deliveries(each, answers) for each in self._asked}
+        return [
+            replace(each, deliveries=deliveries[each.name]) if each.name in deliveries else each
+            for each in self._groups
+        ]
+
+    def _deliveries(self, group: Group, answers: Answers) -> dict[TopicPartition, Deliveries]:
+        """The deliveries of each partition that its leader has loaded."""
+        found: dict[TopicPartition, Deliveries] = {}
+        for answer in (each[group.name] for each in answers.values() if group.name in each):
+            why = _why_unknown(answer)
+            if isinstance(answer, UnsupportedVersionError):
+                self._unseen[UNSERVED] = None
+            elif why is not None:
+                self._unseen[f"records in flight of {group.name}: {why}"] = None
+            else:
+                for topic in answer.topics:
+                    for part in topic.partitions:
+                        if part.error_code:
+                            why = ErrorCode(part.error_code).message.rstrip(".")
+                            self._unseen[f"records in flight of {group.name}: {why}"] = None
+                        elif part.is_loaded:
+                            place = topic.name, part.partition_index
+                            found[place] = _of(loaded_partition(*place, part), answer.record_locks_max)
+        return found
 
 
-def _deliveries(group: ShareGroup) -> dict[TopicPartition, Deliveries]:
-    """The deliveries of each partition that its leader has loaded."""
-    limit = None if group.limits is None else group.limits["record_locks"]
-    return {(each.topic, each.partition): _of(each, limit) for each in group.partitions if each.is_loaded}
+def _why_unknown(answer: Any) -> str | None:
+    """Why a leader's answer has no records."""
+    if isinstance(answer, ClientError):
+        return str(answer).rstrip(".")
+    return answer.error_message or ErrorCode(answer.error_code).name if answer.error_code else None
 
 
 def _of(part: SharePartition, limit: int | None) -> Deliveries:

@@ -1,8 +1,13 @@
 """Makes a snapshot of a cluster, on Ottla and on any Kafka, with Kafka's protocol alone.
 
 It never joins a group, commits an offset, or creates a topic. The number of requests depends on the number of nodes,
-not on that of topics or groups: about fifteen a node, and a few for each of at most 20 share groups.
-`Snapshot.unseen` names the facts that the cluster does not serve, or that the user may not see.
+not on that of topics or groups: up to six a node of Ottla, which answers several questions in one request, and up to
+twenty a node of another Kafka. `Snapshot.unseen` names the facts that the cluster does not serve, or that the user may
+not see.
+
+The order matters where it decides whether two facts fit together. First come the starts of partitions and the list of
+groups, then the groups' positions, then the ends of partitions: a position below its start, or beyond its end, is no
+question of order.
 
 Sources: ListOffsets with replica id -2 (Kafka's debugging consumer, ReplicaManager.fetchOffset) returns a follower's
 log end; KIP-827 (disk sizes), KIP-664 (transactions), KIP-709 (offsets of many groups).
@@ -11,56 +16,45 @@ log end; KIP-827 (disk sizes), KIP-664 (transactions), KIP-709 (offsets of many 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 from ottla.client.client import EARLIEST, LATEST, MAX_TIMESTAMP, Client
-from ottla.client.connection import Connection
-from ottla.client.errors import ClientError, UnsupportedVersionError, check
-from ottla.client.observations import observations
-from ottla.client.transactions import READ_COMMITTED, UNDER_WAY
-from ottla.doctor.deliveries import with_deliveries
-from ottla.doctor.groups import groups_on
+from ottla.client.errors import ClientError, UnsupportedVersionError
+from ottla.client.observations import EVERYTHING
+from ottla.client.offsets import DEBUGGING_REPLICA, offsets_requests
+from ottla.client.read_together import Question
+from ottla.client.transactions import READ_COMMITTED
+from ottla.doctor.asking import Answers, Questions, ask, seen
+from ottla.doctor.deliveries import Flights
+from ottla.doctor.groups import Listed, groups_in, listed_in, questions_of
 from ottla.doctor.history import ROUND_BYTES, ROUNDS_MAX, History, frozen, windows
 from ottla.doctor.observed import Observed
+from ottla.doctor.open_transactions import LISTED, OpenTransactions
 from ottla.doctor.remembered import observed
-from ottla.doctor.snapshot import (
-    SHARE,
-    UNSEEN_TOPIC,
-    Disk,
-    Node,
-    OpenTransaction,
-    Partition,
-    Snapshot,
-    Topic,
-    TopicPartition,
-)
+from ottla.doctor.snapshot import SHARE, UNSEEN_TOPIC, Disk, Group, Node, Partition, Snapshot, Topic, TopicPartition
 from ottla.doctor.words import count, size
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
-from ottla.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from ottla.protocol.messages.list_transactions import ListTransactionsRequest
+from ottla.protocol.messages.list_groups import ListGroupsRequest
 
 TOPIC, GROUP = 2, 32
 """Resource types of DescribeConfigs."""
 SET_ON_TOPIC: Final = 1
 """The config source of a topic's own config (ConfigSource.DYNAMIC_TOPIC_CONFIG)."""
-CONSUMER_REPLICA, DEBUGGING_REPLICA = -1, -2
 FIRST_RECORD: Final = 0
 """As a time: the first record since 1970, with its timestamp."""
-TRANSACTIONS_MAX: Final = 1_000
-T = TypeVar("T")
+Configs: TypeAlias = tuple[dict[str, str], frozenset[str]]
+"""The values of a resource, and the names of those that are set on the resource itself."""
 
 
-def gather(client: Client, *, history_ms: int = 0) -> Snapshot:
+def gather(client: Client, *, history_ms: int = 0, metadata: Any = None) -> Snapshot:
     """A snapshot of the cluster, with the commits and generations of so many milliseconds. Raises ClientError if no
-    broker answers."""
-    return _Gathering(client).snapshot(history_ms)
+    broker answers. `metadata`: an answer for all topics, if one is known; it may be some seconds old."""
+    return _Gathering(client).snapshot(history_ms, metadata)
 
 
 class _Gathering:
@@ -69,76 +63,89 @@ class _Gathering:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.unseen: dict[str, None] = {}
-        self.reached: dict[int, Connection] = {}
+        self.reached: list[int] = []
         self.sizes: dict[tuple[int, TopicPartition], int] = {}
 
-    def snapshot(self, history_ms: int) -> Snapshot:
+    def snapshot(self, history_ms: int, metadata: Any) -> Snapshot:
         since_ms = int(time.time() * 1000) - history_ms
-        self.client.forget_topics()
-        metadata = self.client.metadata(None)
+        if metadata is None:
+            self.client.forget_topics()
+            metadata = self.client.metadata(None)
         nodes = self._nodes(metadata)
         described = self._described(metadata)
-        led = {(topic.name, each.partition_index): each.leader_id for topic in described for each in topic.partitions}
-        # Positions between starts and ends: a position below its start, or beyond its end, is no question of order.
-        starts, _ = self._offsets(led, EARLIEST)
-        groups = [
-            group
-            for node_id, connection in self.reached.items()
-            for group in self._tried(f"groups of node {node_id}", lambda c=connection: groups_on(c), [])
-        ]
-        topics = self._topics(described, led, starts)
+        leaders = {
+            (topic.name, each.partition_index): each.leader_id for topic in described for each in topic.partitions
+        }
+        first = self._ask(self._starts(leaders))
+        nodes = [replace(each, disks=self._disks(each.id, first)) for each in nodes]
+        listed = {each: self._listed(each, first) for each in self.reached}
+        groups = self._groups(listed, self._ask({node_id: questions_of(each) for node_id, each in listed.items()}))
+        last = self._ask(self._ends(described, leaders))
+        share_groups = [each.name for each in groups if each.type == SHARE]
+        configs = self._configs(
+            [*((TOPIC, each.name) for each in described), *((GROUP, each) for each in share_groups)]
+        )
+        topics = self._topics(described, first, last, configs)
         held = [
             (topic.name, each.index)
             for topic in topics
             for each in topic.partitions
             if each.stable is not None and each.end is not None and each.stable < each.end
         ]
-        transactions = self._transactions(held, led)
-        configs = self._configs(GROUP, [each.name for each in groups if each.type == SHARE])
-        groups = [replace(each, configs=configs.get(each.name, ({}, frozenset()))[0]) for each in groups]
-        groups = with_deliveries(self.client, groups, self.unseen)
-        history = self._history(since_ms, topics, led) if history_ms else History()
-        remembered = tuple(self._observed())
+        flights = Flights(groups, leaders, self.unseen)
+        listings = {node_id: each["under way"] for node_id, each in last.items()}
+        transactions = OpenTransactions(held, leaders, listings, self.unseen)
+        more = self._ask(
+            {node_id: {**flights.questions(node_id), **transactions.questions(node_id)} for node_id in self.reached}
+        )
+        groups = [
+            replace(each, configs=configs.get((GROUP, each.name), ({}, frozenset()))[0]) for each in flights.found(more)
+        ]
+        opened = transactions.found(more, self._ask)
+        history = self._history(since_ms, topics, leaders) if history_ms else History()
+        remembered = tuple(self._observed(last))
         return Snapshot(
             int(time.time() * 1000),
             metadata.cluster_id or "",
             tuple(nodes),
             tuple(topics),
             tuple(sorted(groups, key=lambda each: each.name)),
-            tuple(transactions),
+            tuple(opened),
             tuple(self.unseen),
             frozen(history.commits),
             frozen(history.generations),
             remembered,
         )
 
-    def _tried(self, what: str, ask: Callable[[], T], otherwise: T) -> T:
-        """The answer, or `otherwise` with a note that it could not be seen."""
-        try:
-            return ask()
-        except ClientError as failure:
-            self.unseen[f"{what}: {failure}"] = None
-            return otherwise
+    def _ask(self, questions: Questions) -> Answers:
+        return ask(self.client, questions)
+
+    def _seen(self, answer: Any, what: str) -> Any:
+        """The answer; None, with a note that it could not be seen, if it is an error."""
+        return seen(answer, what, self.unseen)
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
     def _nodes(self, metadata: Any) -> list[Node]:
+        self.client.know_brokers(metadata)
         found: list[Node] = []
         for broker in sorted(metadata.brokers, key=lambda each: each.node_id):
             node = Node(broker.node_id, broker.host, broker.port, broker.rack)
             try:
-                self.reached[node.id] = self.client.broker(node.id)
+                self.client.broker(node.id)
+                self.reached.append(node.id)
             except ClientError as failure:
-                found.append(replace(node, unreachable=str(failure).rstrip(".")))
-            else:
-                disks = self._tried(f"disks of node {node.id}", lambda n=node: self._disks(n.id), ())
-                found.append(replace(node, disks=disks))
+                node = replace(node, unreachable=str(failure).rstrip("."))
+            found.append(node)
         return found
 
-    def _disks(self, node_id: int) -> tuple[Disk, ...]:
+    def _disks(self, node_id: int, answers: Answers) -> tuple[Disk, ...]:
         """The log directories of a node; keeps the sizes of the partitions in them."""
-        answer = self.reached[node_id].send(DescribeLogDirsRequest(None))
-        check(answer.error_code, "DescribeLogDirs")
+        if node_id not in answers:
+            return ()
+        answer = self._seen(answers[node_id]["disks"], f"disks of node {node_id}")
+        if answer is None:
+            return ()
         for directory in answer.results:
             for topic in directory.topics:
                 for part in topic.partitions:
@@ -154,6 +161,22 @@ class _Gathering:
             for each in answer.results
         )
 
+    # ---- groups ----------------------------------------------------------------------------------------------------
+
+    def _listed(self, node_id: int, answers: Answers) -> list[Listed]:
+        """The groups that a node coordinates."""
+        answer = self._seen(answers[node_id]["groups"], f"groups of node {node_id}")
+        return [] if answer is None else listed_in(answer)
+
+    def _groups(self, listed: Mapping[int, list[Listed]], answers: Answers) -> list[Group]:
+        """The groups of all nodes; none of a node that does not describe all that it is asked for."""
+        found: list[Group] = []
+        for node_id, rows in listed.items():
+            known = {name: self._seen(each, f"groups of node {node_id}") for name, each in answers[node_id].items()}
+            if None not in known.values():
+                found += groups_in(rows, known)
+        return found
+
     # ---- topics ----------------------------------------------------------------------------------------------------
 
     def _described(self, metadata: Any) -> list[Any]:
@@ -163,14 +186,30 @@ class _Gathering:
                 self.unseen[f"{UNSEEN_TOPIC}{each.name}: {ErrorCode(each.error_code).name}"] = None
         return [each for each in metadata.topics if not each.error_code]
 
-    def _topics(
-        self, described: list[Any], leaders: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
-    ) -> list[Topic]:
-        ends, _ = self._offsets(leaders, LATEST)
-        stable, _ = self._offsets(leaders, LATEST, isolation=READ_COMMITTED)
-        _, newest = self._offsets(leaders, MAX_TIMESTAMP)
-        _, oldest = self._offsets(leaders, FIRST_RECORD)
-        replicas: dict[TopicPartition, dict[int, int]] = {}
+    def _starts(self, leaders: Mapping[TopicPartition, int]) -> Questions:
+        """The questions that come first."""
+        starts = offsets_requests(leaders, EARLIEST)
+        return {
+            node_id: {
+                **({"starts": starts[node_id]} if node_id in starts else {}),
+                "disks": DescribeLogDirsRequest(None),
+                "groups": ListGroupsRequest(),
+            }
+            for node_id in self.reached
+        }
+
+    def _ends(self, described: list[Any], leaders: Mapping[TopicPartition, int]) -> Questions:
+        """The questions that come after groups' positions."""
+        asked: dict[int, dict[Hashable, Question]] = {node_id: {} for node_id in self.reached}
+        of_leaders = {
+            "ends": offsets_requests(leaders, LATEST),
+            "stable": offsets_requests(leaders, LATEST, isolation=READ_COMMITTED),
+            "newest": offsets_requests(leaders, MAX_TIMESTAMP),
+            "oldest": offsets_requests(leaders, FIRST_RECORD),
+        }
+        for name, requests in of_leaders.items():
+            for node_id in asked.keys() & requests.keys():
+                asked[node_id][name] = requests[node_id]
         for node_id in self.reached:
             hosted = {
                 (topic.name, each.partition_index): node_id
@@ -178,9 +217,24 @@ class _Gathering:
                 for each in topic.partitions
                 if node_id in each.replica_nodes and node_id != each.leader_id
             }
-            for where, end in self._offsets(hosted, LATEST, replica=DEBUGGING_REPLICA)[0].items():
+            if hosted:
+                asked[node_id]["replicas"] = offsets_requests(hosted, LATEST, replica=DEBUGGING_REPLICA)[node_id]
+            asked[node_id]["under way"] = LISTED
+            asked[node_id]["remembered"] = EVERYTHING
+        return asked
+
+    def _topics(
+        self, described: list[Any], first: Answers, last: Answers, configs: Mapping[tuple[int, str], Configs]
+    ) -> list[Topic]:
+        starts, _ = self._offsets(first, "starts")
+        ends, _ = self._offsets(last, "ends")
+        stable, _ = self._offsets(last, "stable")
+        _, newest = self._offsets(last, "newest")
+        _, oldest = self._offsets(last, "oldest")
+        replicas: dict[TopicPartition, dict[int, int]] = {}
+        for node_id, answers in last.items():
+            for where, end in self._offsets({node_id: answers}, "replicas")[0].items():
                 replicas.setdefault(where, {})[node_id] = end
-        configs = self._configs(TOPIC, [topic.name for topic in described])
         found: list[Topic] = []
         for topic in sorted(described, key=lambda each: each.name):
             partitions = [
@@ -201,28 +255,16 @@ class _Gathering:
                 for each in sorted(topic.partitions, key=lambda each: each.partition_index)
                 for where in [(topic.name, each.partition_index)]
             ]
-            effective, own = configs.get(topic.name, ({}, frozenset()))
+            effective, own = configs.get((TOPIC, topic.name), ({}, frozenset()))
             found.append(Topic(topic.name, tuple(partitions), topic.is_internal, effective, own))
         return found
 
-    def _offsets(
-        self, on: Mapping[TopicPartition, int], time_ms: int, *, isolation: int = 0, replica: int = CONSUMER_REPLICA
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Offsets and timestamps of partitions on nodes, by place; without those that a node does not report."""
-        by_node: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
-        for (topic, index), node_id in on.items():
-            if node_id in self.reached:
-                rows = by_node.setdefault(node_id, {}).setdefault(topic, [])
-                rows.append(ListOffsetsPartition(index, timestamp=time_ms))
+    def _offsets(self, answers: Answers, name: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Offsets and timestamps in the answers to a question, by place; without those that a node does not report."""
         offsets: dict[TopicPartition, int] = {}
         times: dict[TopicPartition, int] = {}
-        for node_id, topics in by_node.items():
-            request = ListOffsetsRequest(
-                replica, isolation, [ListOffsetsTopic(name, rows) for name, rows in topics.items()], 30_000
-            )
-            answer = self._tried(
-                f"offsets on node {node_id}", lambda n=node_id, r=request: self.reached[n].send(r), None
-            )
+        for node_id, each in answers.items():
+            answer = self._seen(each[name], f"offsets on node {node_id}") if name in each else None
             for topic in () if answer is None else answer.topics:
                 for part in topic.partitions:
                     if not part.error_code:
@@ -231,119 +273,61 @@ class _Gathering:
                             times[topic.name, part.partition_index] = part.timestamp
         return offsets, times
 
-    def _configs(self, kind: int, names: Iterable[str]) -> dict[str, tuple[dict[str, str], frozenset[str]]]:
+    def _configs(self, resources: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Configs]:
         """The configs of resources, and the names of those that are set on the resource itself."""
-        asked = [DescribeConfigsResource(kind, name, None) for name in names]
+        asked = [DescribeConfigsResource(kind, name, None) for kind, name in resources]
         if not asked or not self.reached:
             return {}
-        connection = next(iter(self.reached.values()))
-        answer = self._tried("configs", lambda: connection.send(DescribeConfigsRequest(asked)), None)
-        found: dict[str, tuple[dict[str, str], frozenset[str]]] = {}
-        for result in () if answer is None else answer.results:
+        try:
+            answer = self.client.broker(self.reached[0]).send(DescribeConfigsRequest(asked))
+        except ClientError as failure:
+            self.unseen[f"configs: {failure}"] = None
+            return {}
+        found: dict[tuple[int, str], Configs] = {}
+        for result in answer.results:
             if result.error_code:
                 self.unseen[f"configs of {result.resource_name}: {ErrorCode(result.error_code).name}"] = None
                 continue
             values = {each.name: each.value for each in result.configs if each.value is not None}
             own = frozenset(each.name for each in result.configs if each.config_source == SET_ON_TOPIC)
-            found[result.resource_name] = values, own
+            found[result.resource_type, result.resource_name] = values, own
         return found
 
     # ---- what nodes remember ---------------------------------------------------------------------------------------
 
-    def _observed(self) -> Iterator[Observed]:
+    def _observed(self, answers: Answers) -> Iterator[Observed]:
         """The memory of each of Ottla's nodes; notes the nodes that do not report it."""
-        silent: list[int] = []
-        for node_id, answer in observations(self.client, self.reached).items():
+        silent = 0
+        for node_id, each in answers.items():
+            answer = each["remembered"]
             if isinstance(answer, UnsupportedVersionError):
-                silent.append(node_id)
-            elif isinstance(answer, ClientError):
-                self.unseen[f"what node {node_id} remembers of its clients: {answer}"] = None
-            else:
+                silent += 1
+            elif self._seen(answer, f"what node {node_id} remembers of its clients") is not None:
                 yield observed(node_id, answer)
         if silent:
             checks = "the checks that need it (docs/doctor.md) cannot know"
-            self.unseen[f"what {count(len(silent), 'node')} saw of clients, which only Ottla remembers: {checks}"] = (
-                None
-            )
+            self.unseen[f"what {count(silent, 'node')} saw of clients, which only Ottla remembers: {checks}"] = None
 
     # ---- groups' past ----------------------------------------------------------------------------------------------
 
     def _history(self, since_ms: int, topics: list[Topic], leaders: Mapping[TopicPartition, int]) -> History:
         """The commits and generations since a time, up to the log ends of the topics."""
         history = History()
-        own = {where: leader for where, leader in leaders.items() if where[0] == CONSUMER_OFFSETS_TOPIC}
-        starts, _ = self._offsets(own, since_ms)
+        own = {
+            where: leader
+            for where, leader in leaders.items()
+            if where[0] == CONSUMER_OFFSETS_TOPIC and leader in self.reached
+        }
+        requests = offsets_requests(own, since_ms)
+        starts, _ = self._offsets(self._ask({node: {"since": each} for node, each in requests.items()}), "since")
         ends = {
             (each.name, part.index): part.end for each in topics for part in each.partitions if part.end is not None
         }
-        self._tried("groups' past", lambda: history.read(self.client, self.reached, windows(starts, ends, own)), None)
+        try:
+            reached = {node_id: self.client.broker(node_id) for node_id in set(own.values())}
+            history.read(self.client, reached, windows(starts, ends, own))
+        except ClientError as failure:
+            self.unseen[f"groups' past: {failure}"] = None
         if not history.is_whole:
             self.unseen[f"groups' past: more than {size(ROUNDS_MAX * ROUND_BYTES)}, or damaged"] = None
         return history
-
-    # ---- transactions ----------------------------------------------------------------------------------------------
-
-    def _transactions(
-        self, held: Iterable[TopicPartition], leaders: Mapping[TopicPartition, int]
-    ) -> list[OpenTransaction]:
-        """The open transactions in partitions that hold readers of committed records back."""
-        by_node: dict[int, dict[str, list[int]]] = {}
-        for topic, index in held:
-            if leaders[topic, index] in self.reached:
-                by_node.setdefault(leaders[topic, index], {}).setdefault(topic, []).append(index)
-        opened: list[OpenTransaction] = []
-        for node_id, topics in by_node.items():
-            request = DescribeProducersRequest([TopicRequest(name, rows) for name, rows in topics.items()])
-            answer = self._tried(
-                f"producers on node {node_id}", lambda n=node_id, r=request: self.reached[n].send(r), None
-            )
-            opened += [
-                OpenTransaction(
-                    (topic.name, part.partition_index),
-                    each.producer_id,
-                    each.current_txn_start_offset,
-                    each.last_timestamp,
-                )
-                for topic in (() if answer is None else answer.topics)
-                for part in topic.partitions
-                if not part.error_code
-                for each in part.active_producers
-                if each.current_txn_start_offset >= 0
-            ]
-        if not opened:
-            return []
-        known = self._coordinated(sorted({each.producer_id for each in opened}))
-        if known is None:
-            return []
-        return [
-            replace(
-                each,
-                name=state.transactional_id,
-                started_ms=state.transaction_start_time_ms,
-                timeout_ms=state.transaction_timeout_ms,
-            )
-            if (state := known.get((each.producer_id, each.place))) is not None
-            else each
-            for each in opened
-        ]
-
-    def _coordinated(self, producer_ids: list[int]) -> dict[tuple[int, TopicPartition], Any] | None:
-        """The states of transactions that coordinators know, by producer and partition; None if a coordinator does
-        not answer: then nothing can be said about the others."""
-        known: dict[tuple[int, TopicPartition], Any] = {}
-        for node_id, connection in self.reached.items():
-
-            def ask(connection: Connection = connection) -> list[Any]:
-                listed = connection.send(ListTransactionsRequest(list(UNDER_WAY), producer_ids, -1))
-                check(listed.error_code, "ListTransactions")
-                names = [each.transactional_id for each in listed.transaction_states][:TRANSACTIONS_MAX]
-                return connection.send(DescribeTransactionsRequest(names)).transaction_states if names else []
-
-            states = self._tried(f"transactions of node {node_id}", ask, None)
-            if states is None:
-                return None
-            for state in states:
-                for topic in state.topics:
-                    for index in topic.partitions:
-                        known[state.producer_id, (topic.topic, index)] = state
-        return known

@@ -6,14 +6,14 @@ coordinator has to be looked up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.connection import Connection
-from ottla.client.errors import UnsupportedVersionError, check
+from ottla.client.errors import check
+from ottla.client.read_together import InVersions, Question, version_of
 from ottla.doctor.snapshot import CLASSIC, CONSUMER, SHARE, Committed, Group, Member, TopicPartition
-from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
@@ -30,6 +30,14 @@ OFFSETS_OF_MANY: Final = 8
 """The first version of OffsetFetch that names several groups (KIP-709)."""
 OFFSETS_BY_NAME: Final = 9
 """The last version of OffsetFetch that names topics, not their ids."""
+DESCRIBES: Final[dict[str, Callable[[list[str]], Question]]] = {
+    CLASSIC: DescribeGroupsRequest,
+    CONSUMER: ConsumerGroupDescribeRequest,
+    SHARE: ShareGroupDescribeRequest,
+}
+"""The request that describes the groups of a type."""
+POSITIONS: Final = "positions"
+SHARE_POSITIONS: Final = "share positions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +49,55 @@ class Listed:
     state: str
 
 
-def groups_on(connection: Connection) -> list[Group]:
-    """The groups that this broker coordinates. Raises ClientError."""
-    return described_on(connection, listed_on(connection))
-
-
 def listed_on(connection: Connection) -> list[Listed]:
     """The names of the groups that this broker coordinates. Raises ClientError."""
     answer = connection.send(ListGroupsRequest())
     check(answer.error_code, "the list of groups")
+    return listed_in(answer)
+
+
+def listed_in(answer: Any) -> list[Listed]:
+    """The groups in an answer to ListGroups."""
     return [Listed(each.group_id, each.group_type.lower() or CLASSIC, each.group_state) for each in answer.groups]
 
 
 def described_on(connection: Connection, listed: Sequence[Listed]) -> list[Group]:
     """Members and positions of some of the groups that this broker coordinates. Raises ClientError."""
-    types = {each.name: each.type for each in listed}
-    members, states = _members(connection, types)
-    committed = _committed(connection, [name for name, type in types.items() if type in (CLASSIC, CONSUMER)])
-    committed |= _share_offsets(connection, [name for name, type in types.items() if type == SHARE])
+    answers: dict[Hashable, Any] = {}
+    for name, question in questions_of(listed).items():
+        version = version_of(connection, question)
+        answers[name] = connection.send(question.message if isinstance(question, InVersions) else question, version)
+    return groups_in(listed, answers)
+
+
+def questions_of(listed: Sequence[Listed]) -> dict[Hashable, Question]:
+    """What to ask the coordinator of these groups."""
+    found: dict[Hashable, Question] = {}
+    for type, request in DESCRIBES.items():
+        if names := [each.name for each in listed if each.type == type]:
+            found[type] = request(names)
+    if names := [each.name for each in listed if each.type in (CLASSIC, CONSUMER)]:
+        asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(name, topics=None) for name in names])
+        found[POSITIONS] = InVersions(asked, OFFSETS_OF_MANY, OFFSETS_BY_NAME)
+    if names := [each.name for each in listed if each.type == SHARE]:
+        rows = [DescribeShareGroupOffsetsRequestGroup(name, None) for name in names]
+        found[SHARE_POSITIONS] = DescribeShareGroupOffsetsRequest(rows)
+    return found
+
+
+def groups_in(listed: Sequence[Listed], answers: Mapping[Hashable, Any]) -> list[Group]:
+    """The groups, from the answers to `questions_of`."""
+    members: dict[str, list[Member]] = {}
+    states: dict[str, str] = {}
+    for type in DESCRIBES:
+        for group in answers[type].groups if type in answers else ():
+            if not group.error_code:
+                states[group.group_id] = group.group_state
+                read = _classic_member if type == CLASSIC else _member
+                members[group.group_id] = [read(each) for each in group.members]
+    committed = _committed(answers[POSITIONS]) if POSITIONS in answers else {}
+    if SHARE_POSITIONS in answers:
+        committed |= _share_offsets(answers[SHARE_POSITIONS])
     return [
         Group(
             each.name,
@@ -69,27 +108,6 @@ def described_on(connection: Connection, listed: Sequence[Listed]) -> list[Group
         )
         for each in listed
     ]
-
-
-def _members(connection: Connection, types: dict[str, str]) -> tuple[dict[str, list[Member]], dict[str, str]]:
-    """Members and states of groups, by name."""
-    members: dict[str, list[Member]] = {}
-    states: dict[str, str] = {}
-    requests = {
-        CLASSIC: DescribeGroupsRequest,
-        CONSUMER: ConsumerGroupDescribeRequest,
-        SHARE: ShareGroupDescribeRequest,
-    }
-    for type, request in requests.items():
-        names = [name for name, each in types.items() if each == type]
-        if not names:
-            continue
-        for group in connection.send(request(names)).groups:
-            if not group.error_code:
-                states[group.group_id] = group.group_state
-                read = _classic_member if type == CLASSIC else _member
-                members[group.group_id] = [read(each) for each in group.members]
-    return members, states
 
 
 def _member(each: Any) -> Member:
@@ -125,17 +143,8 @@ def _classic_member(each: Any) -> Member:
     return Member(each.member_id, each.client_id, each.client_host, each.group_instance_id, owned)
 
 
-def _committed(connection: Connection, names: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
-    """The committed offsets of groups. Raises UnsupportedVersionError for a broker older than Kafka 3.0."""
-    asked = [OffsetFetchRequestGroup(name, topics=None) for name in names]
-    if not asked:
-        return {}
-    version = min(connection.version_of(ApiKey.OFFSET_FETCH), OFFSETS_BY_NAME)
-    if version < OFFSETS_OF_MANY:
-        raise UnsupportedVersionError(
-            f"The broker at {connection.address} reports no offsets of several groups at once."
-        )
-    answer = connection.send(OffsetFetchRequest(groups=asked), version)
+def _committed(answer: Any) -> dict[str, dict[TopicPartition, Committed]]:
+    """The committed offsets of groups."""
     return {
         group.group_id: {
             (topic.name, part.partition_index): Committed(part.committed_offset, part.committed_leader_epoch)
@@ -148,12 +157,8 @@ def _committed(connection: Connection, names: Iterable[str]) -> dict[str, dict[T
     }
 
 
-def _share_offsets(connection: Connection, names: Iterable[str]) -> dict[str, dict[TopicPartition, Committed]]:
+def _share_offsets(answer: Any) -> dict[str, dict[TopicPartition, Committed]]:
     """The start offsets and lags of share groups."""
-    asked = [DescribeShareGroupOffsetsRequestGroup(name, None) for name in names]
-    if not asked:
-        return {}
-    answer = connection.send(DescribeShareGroupOffsetsRequest(asked))
     return {
         group.group_id: {
             (topic.topic_name, part.partition_index): Committed(

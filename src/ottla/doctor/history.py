@@ -27,6 +27,7 @@ from ottla.protocol.records.record import decode_records
 KEPT: Final = 10
 """Commits of a partition, and generations of a group, that the doctor needs: the newest."""
 PART_BYTES: Final = 1 << 18
+"""What is fetched of a partition at least, if there is as much."""
 ROUND_BYTES: Final = 8 << 20
 ROUNDS_MAX: Final = 8
 """Fetch requests to one node: more history than fits in these is left out."""
@@ -54,9 +55,8 @@ class History:
                 by_leader.setdefault(leader, {})[partition] = (start, end)
         for leader, left in by_leader.items():
             for _ in range(ROUNDS_MAX):
-                wanted = [
-                    PartitionFetch(CONSUMER_OFFSETS_TOPIC, index, at, PART_BYTES) for index, (at, _) in left.items()
-                ]
+                size = max(PART_BYTES, ROUND_BYTES // len(left))
+                wanted = [PartitionFetch(CONSUMER_OFFSETS_TOPIC, index, at, size) for index, (at, _) in left.items()]
                 fetching = post_fetch(client, leaders[leader], wanted, max_bytes=ROUND_BYTES, max_wait_ms=0)
                 for (_, partition), part in fetching.take().items():
                     at, end = left[partition]

@@ -128,6 +128,12 @@ def encode_response(header: RequestHeader, message: Message) -> bytearray:
     return out
 
 
+def response_body_of(header: RequestHeader, frame: bytes) -> bytes:
+    """The message in a whole frame that answers the request with this header, still encoded."""
+    flexible = header.api_version >= FLEXIBLE_SINCE[header.api_key] and header.api_key != _API_VERSIONS
+    return frame[9 if flexible else 8 :]
+
+
 def decode_response(api_key: int, version: int, view: Buffer) -> tuple[int, Any]:
     """(correlation id, response) of a frame without its length. Raises MalformedFrameError."""
     try:

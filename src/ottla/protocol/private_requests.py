@@ -13,9 +13,29 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from ottla.protocol.apis import ApiKey
+
 PRIVATE_FROM: Final = 10_900
 """Keys from here on are Ottla's own. Those from 10,000 on belong to Confluent's servers, which use the lowest ones."""
 PRIVATE_REQUESTS: Final = "ottla.private.requests"
+READABLE: Final = frozenset(
+    {
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        ApiKey.DESCRIBE_SHARE_PARTITIONS,
+        ApiKey.DESCRIBE_OBSERVATIONS,
+    }
+)
+"""The requests that ReadTogether may hold: they change nothing, read no records, and do not wait."""
 
 _ONE = re.compile(r"\s*(\d{1,5}):(\d{1,5})-(\d{1,5})\s*", re.ASCII)
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.protocol.apis import ApiKey as K
+from ottla.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from ottla.protocol.messages.describe_observations import DescribeObservationsRequest
+from ottla.protocol.wire import Message
 
 from ..principals import Matrix
 from ..stage import Stage
@@ -63,6 +66,33 @@ def observations(s: Stage) -> None:
         for step, name in zip(four, asked, strict=False):
             of = {"group_id": None, "resource_type": code, "resource_name": name}
             m.ask(K.DESCRIBE_OBSERVATIONS, f"configs of a {kind}, {step}", keep=names)(**of)
+
+
+def together(s: Stage) -> None:
+    m = Matrix(s, "together")
+    for short in ("a.c", "z.c"):
+        group = consumers.consumer_group(s, short)
+        answer = s.send(consumers.API, 0, **consumers.joining(group, [s.name("a.t")]))
+        assert answer.error_code == 0, answer
+    asked = [DescribeObservationsRequest(None), ConsumerGroupDescribeRequest(m.four("c"))]
+    m.ask(K.READ_TOGETHER, "everything, and groups", keep=refusals)(requests=list(map(inner, asked)))
+
+
+def inner(message: Message) -> dict[str, Any]:
+    content = bytearray()
+    message.encode(content, message.MAX_VERSION)
+    return {"api_key": message.API_KEY, "version": message.MAX_VERSION, "content": bytes(content)}
+
+
+def refusals(answer: dict[str, Any]) -> dict[str, Any]:
+    """What the inner answers, which are encoded, refuse; what a node remembers has sentences of its own."""
+    everything, groups = (each["content"] for each in answer["answers"])
+    return {
+        "error_code": answer["error_code"],
+        "everything is refused": "Cluster authorization failed." in everything[:40],
+        "groups refused": groups.count("Group authorization failed."),
+        "groups missing": groups.count("not found."),
+    }
 
 
 def loaded(answer: dict[str, Any]) -> dict[str, Any]:

@@ -206,18 +206,19 @@ class Scan:
             if not open_:
                 break
             spent = self.budget.spent
-            for partition in list(high):
-                if partition in open_:
-                    low = max(starts[partition], high[partition] - window)
-                    rows, at = self._window(partition, low, high[partition])
-                    if partition in self._failed:
-                        continue
-                    if at < high[partition]:
-                        skipped = f"Offsets {at} to {high[partition] - 1} of partition {partition}"
-                        self.troubles[f"{skipped} were not read: there was too much before them."] = None
-                    kept[partition] += rows
-                    high[partition] = low
-                if self.budget.is_spent:
+            lows = {each: max(starts[each], high[each] - window) for each in open_}
+            begun = self._begun({each: (lows[each], high[each]) for each in open_})
+            for partition in open_:
+                low = lows[partition]
+                rows, at = self._window(partition, begun[partition], high[partition])
+                if partition in self._failed:
+                    continue
+                if at < high[partition]:
+                    skipped = f"Offsets {at} to {high[partition] - 1} of partition {partition}"
+                    self.troubles[f"{skipped} were not read: there was too much before them."] = None
+                kept[partition] += rows
+                high[partition] = low
+                if self.budget.is_spent:  # what has begun of the others is read again by the next request
                     break
             if self.budget.spent - spent < ROUND_BYTES // 4:
                 window *= 4
@@ -227,10 +228,25 @@ class Scan:
         before = {each: max((row.record.offset + 1 for row in left[each]), default=high[each]) for each in high}
         return self._scanned(taken, before, all(before[each] <= starts[each] for each in before))
 
-    def _window(self, partition: int, low: int, high: int) -> tuple[list[Found], int]:
-        """The matches of one partition in a range, and the offset up to which it was read."""
-        rows: list[Found] = []
-        at = low
+    def _begun(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, tuple[list[Found], int]]:
+        """The first matches in a range of each partition, and the offset up to which it was read: one fetch from each
+        leader, and another one for open transactions."""
+        begun: dict[int, tuple[list[Found], int]] = {each: ([], low) for each, (low, _) in ranges.items()}
+        for _ in range(2):
+            left = {
+                each: (begun[each][1], high)
+                for each, (_, high) in ranges.items()
+                if begun[each][1] < high and each not in self._failed
+            }
+            if not left or self.budget.is_spent:
+                break
+            for partition, (found, after) in self._round(left).items():
+                begun[partition] = [*begun[partition][0], *found], after
+        return begun
+
+    def _window(self, partition: int, begun: tuple[list[Found], int], high: int) -> tuple[list[Found], int]:
+        """The matches of one partition in a range that has begun to be read, and the offset up to which it was read."""
+        rows, at = begun
         while at < high and not self.budget.is_spent and partition not in self._failed:
             for found, after in self._round({partition: (at, high)}).values():
                 rows += found

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from ottla.client.client import LATEST, TopicPartition
 from ottla.client.errors import UnsupportedVersionError, check
+from ottla.client.offsets import DEBUGGING_REPLICA
 from ottla.console.config_authors import load_changes
 from ottla.console.page import Change, Context, Done, InputError, Page, Paged, Part, Preview, View, paged
 from ottla.console.pages import cluster_isr, cluster_moves
-from ottla.console.reading import DEBUGGING_REPLICA, leaders_of, metadata_of_all, offsets
+from ottla.console.reading import leaders_of, metadata_of_all, offsets
 from ottla.doctor.words import count
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest

@@ -111,8 +111,6 @@ def load(context: Context) -> GroupView:
 def positions_of(context: Context, group: Group, unseen: list[str]) -> list[PositionRow]:
     """A row for each partition that the group has committed or owns."""
     places = sorted(group.committed.keys() | group.owned)
-    if not places:
-        return []
     leaders = leaders_at(context, places)
     starts, ends = extents(context, leaders, unseen)
     stable = offsets(context, leaders, LATEST, isolation=READ_COMMITTED, unseen=unseen)
@@ -187,10 +185,15 @@ def load_ages(context: Context) -> Ages:
     """The timestamps of the first unread records, of the fifty partitions with the largest lag."""
     group, _ = group_of(context, context.need("name"))
     unseen: list[str] = []
-    behind = [row for row in positions_of(context, group, unseen) if row.lag and row.committed is not None]
+    places = sorted(group.committed)
+    leaders = leaders_at(context, places)
+    starts, ends = extents(context, leaders, unseen)
+    rows = [position_row(place, group, starts, ends, {}, None) for place in places]
+    behind = [row for row in rows if row.lag and row.committed is not None]
     behind.sort(key=lambda row: -(row.lag or 0))
     _, asked = paged(behind, 1)
-    found = first_times(context, {(row.topic, row.partition): (row.committed or 0) + row.lost for row in asked}, unseen)
+    wanted = {(row.topic, row.partition): (row.committed or 0) + row.lost for row in asked}
+    found = first_times(context, leaders, wanted, unseen)
     now = context.now_ms
     ages = [
         AgeRow(row.topic, row.partition, row.lag or 0, at, max(0, now - at))
@@ -206,12 +209,14 @@ def load_ages(context: Context) -> Ages:
     )
 
 
-def first_times(context: Context, wanted: Mapping[TopicPartition, int], unseen: list[str]) -> dict[TopicPartition, int]:
-    """The timestamps of the first records from these offsets on: one Fetch to each leader.
+def first_times(
+    context: Context, known: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition, int], unseen: list[str]
+) -> dict[TopicPartition, int]:
+    """The timestamps of the first records from these offsets on: one Fetch to each leader. `known`: the leaders.
 
     A leader may leave out a partition whose first batch does not fit into the answer. A few of those are fetched alone.
     """
-    leaders = {place: leader for place, leader in leaders_at(context, wanted).items() if leader >= 0}
+    leaders = {place: known[place] for place in wanted if known.get(place, -1) >= 0}
     rounds = [[place for place in leaders if leaders[place] == node_id] for node_id in sorted(set(leaders.values()))]
     found: dict[TopicPartition, int] = {}
     for places in rounds:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from ottla.client.client import TopicPartition
+from ottla.client.client import LATEST, TopicPartition
 from ottla.client.errors import check
 from ottla.console.group_reading import group_of
 from ottla.console.page import Context, View
-from ottla.console.reading import leaders_at, leaders_of, offsets
+from ottla.console.reading import leaders_of, offsets_at
 from ottla.doctor.history import History, windows
 from ottla.doctor.snapshot import Commit, Generation, Group
 from ottla.doctor.words import names
@@ -22,7 +22,7 @@ STEPS: Final = 12
 KEPT: Final = 2_000
 """Commits of a partition that are read: one every two seconds for an hour."""
 PARTITIONS_MAX: Final = 200
-"""The lag over time of more partitions is not computed: it takes a request per time and leader."""
+"""The lag over time of more partitions is not computed: it takes a request per time and leader of another Kafka."""
 REBALANCES_MAX: Final = 50
 
 
@@ -60,8 +60,11 @@ def load(context: Context) -> Past:
     """The last hour of the group that the address names."""
     group, _ = group_of(context, context.need("name"))
     now = context.now_ms
-    history = history_of(context, group.name, now - HOUR_MS)
-    lags, why = lags_of(context, group, history, now)
+    names = [CONSUMER_OFFSETS_TOPIC, *sorted({topic for topic, _ in group.committed})]
+    topics = context.client.metadata(names).topics
+    history = history_of(context, topics[0], group.name, now - HOUR_MS)
+    leaders = {place: leader for place, leader in leaders_of(topics).items() if place in group.committed}
+    lags, why = lags_of(context, group, leaders, history, now)
     is_classic = group.type == "classic"
     return Past(
         title="The last hour",
@@ -74,33 +77,34 @@ def load(context: Context) -> Past:
     )
 
 
-def history_of(context: Context, group: str, since_ms: int) -> History:
-    """The group's commits and generations since a time. Raises BrokerError if the user may not read the topic."""
-    history = History(KEPT)
-    (topic,) = context.client.metadata([CONSUMER_OFFSETS_TOPIC]).topics
+def history_of(context: Context, topic: Any, group: str, since_ms: int) -> History:
+    """The group's commits and generations since a time. `topic`: the metadata of the topic that has them. Raises
+    BrokerError if the user may not read it."""
     check(topic.error_code, CONSUMER_OFFSETS_TOPIC)
+    history = History(KEPT)
     place = CONSUMER_OFFSETS_TOPIC, partition_of(group, len(topic.partitions))
     leaders = {each: leader for each, leader in leaders_of([topic]).items() if each == place and leader >= 0}
-    since, ends = offsets(context, leaders, since_ms), offsets(context, leaders)
+    since, ends = offsets_at(context, leaders, [since_ms, LATEST])
     reached = {leader: context.client.broker(leader) for leader in leaders.values()}
     history.read(context.client, reached, windows(since, ends, leaders))
     return history
 
 
-def lags_of(context: Context, group: Group, history: History, now: int) -> tuple[tuple[LagAt, ...], str]:
+def lags_of(
+    context: Context, group: Group, leaders: Mapping[TopicPartition, int], history: History, now: int
+) -> tuple[tuple[LagAt, ...], str]:
     """The lag at equal distances of time, or why it is not known."""
     places = sorted(group.committed)
     if not places:
         return (), "The group has committed nothing."
     if len(places) > PARTITIONS_MAX:
         return (), f"The group reads more than {PARTITIONS_MAX} partitions."
-    leaders = leaders_at(context, places)
-    last = offsets(context, leaders)
+    times = [now - step * HOUR_MS // STEPS for step in range(STEPS, 0, -1)]
+    *ends_at, last = offsets_at(context, leaders, [*times, LATEST])
     commits = {place: history.commits.get((group.name, place), []) for place in places}
     found: list[LagAt] = []
-    for step in range(STEPS, 0, -1):
-        at = now - step * HOUR_MS // STEPS
-        ends = {place: end if end >= 0 else last.get(place, -1) for place, end in offsets(context, leaders, at).items()}
+    for at, known in zip(times, ends_at, strict=True):
+        ends = {place: end if end >= 0 else last.get(place, -1) for place, end in known.items()}
         found.append(LagAt(at, lag_at(at, group, commits, ends)))
     found.append(LagAt(now, lag_at(now, group, commits, last)))
     return tuple(found), ""

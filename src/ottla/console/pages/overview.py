@@ -122,11 +122,12 @@ class Findings(View):
 def load_findings(context: Context) -> Findings:
     """The doctor's findings, between the last snapshot of this session and a new one."""
     command = context.command("doctor")
-    partitions = sum(len(topic.partitions) for topic in metadata_of_all(context).topics)
+    metadata = metadata_of_all(context)
+    partitions = sum(len(topic.partitions) for topic in metadata.topics)
     if partitions > AUTOMATIC_PARTITIONS_MAX and "run" not in context.query:
         return findings_of(None, 0.0, command)
     began = time.monotonic()
-    last = gather(context.client)
+    last = gather(context.client, metadata=metadata)
     first: Snapshot | None = context.session.memory.get("snapshot")
     age_s = 0.0 if first is None else (last.at_ms - first.at_ms) / 1000
     if first is None or age_s > WINDOW_S[1]:

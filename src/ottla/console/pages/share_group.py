@@ -8,8 +8,15 @@ from typing import Final
 
 from ottla.client.client import TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.share_groups import Pause, pauses_of
-from ottla.client.share_partitions import InFlight, RunState, ShareGroup, SharePartition, describe_share_partitions
+from ottla.client.share_groups import Pause, ShareOffset, pauses_of
+from ottla.client.share_partitions import (
+    Coordinated,
+    InFlight,
+    RunState,
+    ShareGroup,
+    SharePartition,
+    describe_share_partitions,
+)
 from ottla.console.config_authors import Configs, configs_view
 from ottla.console.group_reading import group_of
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
@@ -33,10 +40,16 @@ def share_group_of(context: Context) -> Group:
     return group
 
 
-def described(context: Context, name: str, runs_max: int, unseen: list[str]) -> ShareGroup | None:
+def described(context: Context, group: Group, runs_max: int, unseen: list[str]) -> ShareGroup | None:
     """The group's partitions with their records in flight, as their leaders report them; None if nothing is known."""
+    positions: list[ShareOffset] = []
+    for place in sorted(group.committed.keys() | group.owned):
+        at = group.committed.get(place)
+        lag = None if at is None else at.lag
+        positions.append(ShareOffset(*place, -1 if at is None else at.offset, -1 if lag is None else lag))
+    known = Coordinated(group.state, len(group.members), positions)
     try:
-        found = describe_share_partitions(context.client, name, runs_max=runs_max)
+        found = describe_share_partitions(context.client, group.name, runs_max=runs_max, known=known)
     except ClientError as failure:
         unseen.append(f"Records in flight: {failure}")
         return None
@@ -103,7 +116,7 @@ def load(context: Context) -> ShareGroupView:
     """The share group that the address names."""
     group = share_group_of(context)
     unseen: list[str] = []
-    parts = loaded(described(context, group.name, 0, unseen))
+    parts = loaded(described(context, group, 0, unseen))
     pause = pauses_of(context.client, [group.name]).get(group.name)
     rows = [partition_row(place, group, parts.get(place)) for place in sorted(group.committed.keys() | group.owned)]
     where, shown = paged(rows, context.number("page", 1))
@@ -215,7 +228,7 @@ def load_runs(context: Context) -> Runs:
     """The records of the group in flight, on all nodes."""
     group = share_group_of(context)
     unseen: list[str] = []
-    found = described(context, group.name, RUNS_MAX, unseen)
+    found = described(context, group, RUNS_MAX, unseen)
     parts, limits = loaded(found).values(), (None if found is None else found.limits) or {}
     rows = sorted(
         (run_row(part, run, limits["deliveries"]) for part in parts for run in part.runs),

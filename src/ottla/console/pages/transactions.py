@@ -13,8 +13,8 @@ from ottla.client.transactions import (
     Listed,
     OpenTransaction,
     abort_transaction,
+    blockers,
     coordinated,
-    held_back,
     list_transactions,
     open_in,
 )
@@ -161,7 +161,7 @@ def load_held(context: Context) -> HeldBackView:
             each.name,
             None if each.start_ms is None else max(0, now - each.start_ms),
         )
-        for each in held_back(context.client, shown)
+        for each in blockers(context.client, {place: (stable[place], ends[place]) for place in shown}, leaders)
     ]
     return HeldBackView(
         title="Readers held back",

@@ -97,6 +97,7 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
     DESCRIBE_SHARE_PARTITIONS = 10900
     DESCRIBE_OBSERVATIONS = 10901
+    READ_TOGETHER = 10902
 
 
 API_TABLE: tuple[tuple[int, str, int, int, int, str | None], ...] = (
@@ -192,4 +193,5 @@ API_TABLE: tuple[tuple[int, str, int, int, int, str | None], ...] = (
     (92, "DeleteShareGroupOffsets", 0, 0, 0, "delete_share_group_offsets"),
     (10900, "DescribeSharePartitions", 0, 0, 0, "describe_share_partitions"),
     (10901, "DescribeObservations", 0, 1, 0, "describe_observations"),
+    (10902, "ReadTogether", 0, 0, 0, "read_together"),
 )
