@@ -97,8 +97,8 @@ def test_a_long_head_is_not_kept():
     assert head_of(12, "c" * HEAD_BYTES_MAX, "orders") is None
 
 
-def batch(count: int = 1, **how: Any) -> bytes:
-    return bytes(build_batch([Record(timestamp_ms=NOW, value=b"v") for _ in range(count)], **how))
+def batch(count: int = 1, size: int = 1, **how: Any) -> bytes:
+    return bytes(build_batch([Record(timestamp_ms=NOW, value=b"v" * size) for _ in range(count)], **how))
 
 
 def damaged() -> bytes:
@@ -118,6 +118,8 @@ REQUESTS: list[tuple[str, Callable[[NodeStage], None] | None, tuple[str, int, by
     ("no records", None, ("orders", 0, None, 1)),
     ("a partition that does not exist", None, ("orders", 9, batch(), 1)),
     ("a compressed batch", None, ("orders", 0, batch(compression="zstd"), 1)),
+    ("a batch of many records", None, ("orders", 0, batch(5_000), 1)),
+    ("a long batch", None, ("orders", 0, batch(1, size=70_000), 1)),
     ("a transactional batch", None, ("orders", 0, batch(producer_id=1, producer_epoch=0, transactional=True), 1)),
     ("an idempotent batch", None, ("orders", 0, batch(producer_id=5, producer_epoch=0, base_sequence=0), 1)),
     ("its duplicate", None, ("orders", 0, batch(producer_id=5, producer_epoch=0, base_sequence=0), 1)),
@@ -193,4 +195,7 @@ def test_what_was_remembered_does_not_outlive_a_request_of_another_kind(tmp_path
     for expected in (None, "orders"):
         stage.ask(request_of("orders", 0, batch()), 12, connection)
         assert (channel.produce_head and channel.produce_head.topic) == expected
+    kept = channel.produce_head
+    stage.ask(request_of("orders", 0, batch(compression="zstd")), 12, connection)
+    assert channel.produce_head is kept
     stage.stop()

@@ -62,7 +62,6 @@ from ottla.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL, HEADER_BYTES, RECORD_COUNT_AT, peek
-from ottla.protocol.records.record import RECORD_BYTES_MIN
 
 if TYPE_CHECKING:
     from ottla.broker.core import Core
@@ -97,8 +96,6 @@ _WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 """Refusals without a log start offset; the others have one, as in Kafka's ReplicaManager.appendRecordsToLeader."""
 _NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 _CLIENT_ID_LENGTH = struct.Struct(">h")
-PLAIN_BYTES_MAX = RECORDS_AT_ONCE * RECORD_BYTES_MIN
-"""A batch that is not compressed, and has no more bytes, has too few records for a check in slices."""
 FEW_BYTES = GZIPPED_AT_ONCE // PACKED_TO
 """A compressed batch of more bytes may be too long to be compressed with gzip in one slice."""
 _COUNT = struct.Struct(">i")
@@ -266,28 +263,32 @@ def receive(
 ) -> list[Part] | Parked | None:
     """Serve one Produce frame; see `Node.receive`. Raises MalformedFrameError, RequestRefusedError.
 
-    Here is the short way of a small plain batch, for a request that begins like an earlier one of its connection.
-    Nothing has happened when another request is passed to `_receive_any`.
+    Here is the short way of a batch that is neither compressed nor large, for a request that begins like an earlier one
+    of its connection. Nothing has happened when another request is passed to `_receive_any`.
     """
     head = channel.produce_head
     if head is None or head.version != version or (named := head.partition_in(frame)) is None:
         return _receive_any(node, now, channel, version, correlation_id, frame)
     index, batch = named
-    if not HEADER_BYTES <= len(batch) <= PLAIN_BYTES_MAX or batch[ATTRIBUTES_LOW]:
-        return _receive_any(node, now, channel, version, correlation_id, frame)
-    if node.access.authorizer is not None and not node.access.may_write(channel.identity, head.topic):
-        return _receive_any(node, now, channel, version, correlation_id, frame)
-    partition = node.leadership.led(head.topic, index)
-    if isinstance(partition, ErrorCode) or (partition.holding and not partition.has_enough_replicas):
-        return _receive_any(node, now, channel, version, correlation_id, frame)
+    topic = head.topic
+    if (
+        not HEADER_BYTES <= len(batch) <= GZIPPED_AT_ONCE
+        or batch[ATTRIBUTES_LOW]
+        or _COUNT.unpack_from(batch, RECORD_COUNT_AT)[0] > RECORDS_AT_ONCE
+        or (node.access.authorizer is not None and not node.access.may_write(channel.identity, topic))
+        or isinstance(partition := node.leadership.led(topic, index), ErrorCode)
+        or (partition.holding and not partition.has_enough_replicas)
+    ):
+        parsed = None, head.acks, head.timeout_ms, [PartitionAppend(topic, index, batch)], None
+        return _receive_any(node, now, channel, version, correlation_id, frame, parsed)
     try:
         appended = partition.append(now, batch)
     except (AppendRefusedError, StorageError) as error:
-        append = PartitionAppend(head.topic, index, batch)
+        append = PartitionAppend(topic, index, batch)
         _not_appended(node, append, partition, error)
         return _answer(node, now, channel, version, correlation_id, frame, [append])
     if partition.holding:
-        append = PartitionAppend(head.topic, index, batch)
+        append = PartitionAppend(topic, index, batch)
         append.appended(partition, appended)
         return _answer_one(node, now, channel, version, correlation_id, frame, head.acks, head.timeout_ms, append)
     base_offset, _, log_append_time_ms, _ = appended
@@ -297,11 +298,17 @@ def receive(
 
 
 def _receive_any(
-    node: Core, now: Millis, channel: Channel, version: int, correlation_id: int, frame: memoryview
+    node: Core,
+    now: Millis,
+    channel: Channel,
+    version: int,
+    correlation_id: int,
+    frame: memoryview,
+    known: Parsed | None = None,
 ) -> list[Part] | Parked | None:
-    """Serve any Produce frame."""
+    """Serve any Produce frame. `known`: its content, if its head was compared with that of an earlier one."""
     identity = channel.identity
-    parsed = parse_common(frame, version)
+    parsed = known or parse_common(frame, version)
     client_id, acks, timeout_ms, appends, transactional_id = parsed or _parse_by_the_codec(frame, version)
     if not -1 <= acks <= 1:
         _refuse_all(appends, ErrorCode.INVALID_REQUIRED_ACKS)
@@ -320,7 +327,7 @@ def _receive_any(
         elif not append.error:
             append_one(node, now, identity, version, client_id, acks, append)
             if acks and not append.error and parsed is not None:
-                if transactional_id is None:
+                if known is None and transactional_id is None:
                     _expect_more(channel, version, frame, acks, timeout_ms, append)
                 return _answer_one(node, now, channel, version, correlation_id, frame, acks, timeout_ms, append)
             holding = append.partition is not None and append.partition.holding
@@ -565,8 +572,6 @@ def _looked_into(node: Core, now: Millis, identity: Identity, append: PartitionA
     """The partition, if its configs require a check of the batch that is too long for one slice."""
     records = append.records
     if records is None or len(records) < HEADER_BYTES or append.is_known or append.error:
-        return None
-    if len(records) <= PLAIN_BYTES_MAX and not records[ATTRIBUTES_LOW] & 7:
         return None
     has_many = _COUNT.unpack_from(records, RECORD_COUNT_AT)[0] > RECORDS_AT_ONCE
     if not has_many and len(records) <= (FEW_BYTES if records[ATTRIBUTES_LOW] & 7 else GZIPPED_AT_ONCE):
