@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from ottla.client import Client, ClientError
+from ottla.protocol.messages.api_versions import ApiVersionsRequest
+from ottla.server import directory as server_directory
 from ottla.server.directory import DirectoryLock, identity, note_boot, same_boot, unusable
 from ottla.server.listeners import ServeRefusedError
 from ottla.testing import EmbeddedBroker
+from tests.harness.waiting import soon
 
 HOLDS_A_RECORD_LOCK = """
 import fcntl, os, sys
@@ -70,6 +74,24 @@ def test_a_running_node_keeps_a_kafka_out(tmp_path: Path) -> None:
             assert other.port != broker.port
         assert not kafka_would_start(tmp_path)
     assert kafka_would_start(tmp_path)
+
+
+def test_a_node_ends_when_another_process_uses_its_directory_without_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network file system that keeps the locks of each machine apart."""
+    monkeypatch.setattr(server_directory, "_flock", lambda *_: None)
+    monkeypatch.setattr(server_directory, "_record_lock", lambda *_: None)
+    asked = ApiVersionsRequest("probe", "1")
+    with (
+        EmbeddedBroker(directory=tmp_path) as first,
+        Client(first.bootstrap_servers) as client,
+        EmbeddedBroker(directory=tmp_path) as second,
+        Client(second.bootstrap_servers) as other,
+    ):
+        with pytest.raises(ClientError):
+            soon(lambda: client.send(asked) is None)
+        assert other.send(asked).error_code == 0
 
 
 def test_a_second_node_is_kept_out_when_the_lock_file_is_removed(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ It takes three locks, because no two of them exclude the same programs:
   is closed.
 - flock on `.lock` excludes Ottla before 1.0.
 - flock on the directory itself excludes an Ottla that finds no `.lock` because someone removed it.
+
+A network file system may keep the locks of each machine apart. So each process writes a name of its own to a file, and
+a node that finds another name there ends (`taken`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import errno
 import fcntl
 import logging
 import os
+import secrets
 import struct
 import sys
 from typing import Final
@@ -24,6 +28,7 @@ from ottla.server.listeners import ServeRefusedError, SettingsRefusedError
 
 LOCK_FILE: Final = ".lock"
 BOOT_FILE: Final = ".boot-id"
+USER_FILE: Final = ".in-use-by"
 
 _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
 _FLOCK: Final = "@hhqqi4x"
@@ -38,6 +43,8 @@ class DirectoryLock:
 
     def __init__(self, directory: str) -> None:
         """Creates the directory if it does not exist."""
+        self._user_file = os.path.join(directory, USER_FILE)
+        self._name: bytes | None = None
         self._descriptors: list[int] = []
         try:
             open_to_others = private.make_directory(directory)
@@ -73,6 +80,23 @@ class DirectoryLock:
                 f"The data directory {directory} can't be locked: {error.strerror or error}. Choose one on a file "
                 "system that has locks."
             ) from error
+
+    def claim(self) -> None:
+        """Let other processes that use the directory find out that this one does. Does nothing without space."""
+        name = secrets.token_hex(8)
+        with contextlib.suppress(OSError):
+            replace_file(self._user_file, name)
+            self._name = name.encode()
+
+    def taken(self) -> str | None:
+        """The message if another process has begun to use the directory since `claim`; None if none has."""
+        found = _read(self._user_file)
+        if self._name is None or found in (b"", self._name):
+            return None
+        return (
+            f"another process uses the data directory {os.path.dirname(self._user_file)}, which has no lock that both "
+            "respect. Stop that process, and start only one node there."
+        )
 
     def release(self) -> None:
         """Release the directory; a second call does nothing."""

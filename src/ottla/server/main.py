@@ -89,7 +89,8 @@ DESCRIPTORS_RESERVED = 32
 LEAVE_MS = 5_000
 """Seconds that a stopping node waits for other nodes to take over its leaderships."""
 STORE_CHECK_S = 0.5
-"""Seconds between checks that the metadata store is still the one that was opened."""
+"""Seconds between checks that the metadata store is still the one that was opened, and that no other process uses the
+data directory."""
 AUDIT_FILE = "audit.log"
 """The audit log in the data directory, if the settings name no other file."""
 RELOAD_S = 5.0
@@ -255,6 +256,7 @@ class Server:
                 shared = share(self.options.metadata, settings, listeners, directory)
                 store = shared.store
             settings = self._prepared(store, settings, listeners, None if shared is None else shared.listener)
+            self._lock.claim()  # only now: in a cluster the node's own session may have refused this start
             self._files = NodeFiles(open_files_max)
             self.node = Node(
                 settings,
@@ -386,10 +388,11 @@ class Server:
             connection.close_later(0)
 
     def _check_store(self) -> None:
-        """Stop serving once the metadata store was replaced: this node's image is of the old one."""
-        if self._stopped:
+        """Stop serving once the metadata store was replaced, as this node's image is of the old one, or another process
+        uses the data directory."""
+        if self._stopped or self._lock is None:
             return
-        why = self._metadata_store.gone()
+        why = self._metadata_store.gone() or self._lock.taken()
         if why is not None:
             self._end(why)
         elif self.fault is None:
