@@ -16,7 +16,8 @@ from ottla.client.sasl import Login
 from ottla.client.share_member import ShareMember
 from ottla.console.access import Clients, Lease
 from ottla.console.page import Context
-from ottla.console.pages import topics
+from ottla.console.pages import overview, topics
+from ottla.console.pages.overview import Findings
 from ottla.console.sessions import FORGET_S, SESSIONS_MAX, Kept, Session, Sessions
 from ottla.testing import EmbeddedBroker
 from tests.console.test_share_group_pages import configured, take
@@ -134,7 +135,7 @@ def test_sessions_of_one_login_ask_for_all_topics_once(console_broker: EmbeddedB
     kept = Sessions(used)
     ada = Login("PLAIN", "ada", "lovelace")
     sessions = [kept.begin(), kept.begin(), kept.begin("ada", ada), kept.begin("ada", replace(ada, password="x"))]
-    shared = [each.metadata for each in sessions]
+    shared = [each.shared for each in sessions]
     assert shared[0] is shared[1]
     assert len({id(each) for each in shared}) == 3
 
@@ -148,11 +149,18 @@ def test_sessions_of_one_login_ask_for_all_topics_once(console_broker: EmbeddedB
 
     for session in sessions[:2]:
         sent(session)  # connects
-    sessions[0].metadata.forget()
+    sessions[0].shared.forget()
     first, second = map(sent, sessions[:2])
     assert second == first - 1
-    sessions[0].metadata.forget()
+    sessions[0].shared.forget()
     assert sent(sessions[1]) == first
+    snapshots: list[Findings] = []
+    for session in sessions[:2]:
+        snapshots.append(
+            session.clients.read(lambda lease, session=session: overview.load_findings(Context(used, session, lease)))
+        )
+    assert snapshots[0].findings == snapshots[1].findings
+    assert sessions[0].memory["snapshot"] is sessions[1].memory["snapshot"]
     kept.close()
 
 

@@ -77,7 +77,11 @@ class Console:
 
         def on_thread(lease: Lease) -> Response:
             query = dict(request.query_params)
-            return work(Context(self.settings, session, lease, query, request.state.form, self.decoder))
+            try:
+                return work(Context(self.settings, session, lease, query, request.state.form, self.decoder))
+            finally:
+                if may_change:
+                    session.shared.forget()
 
         return await self.workers.run(lambda: use(on_thread))
 

@@ -44,7 +44,7 @@ def metadata_of_all(context: Context) -> Any:
         context.client.forget_topics()  # the answer has them; a session has several clients
         return answer
 
-    answer = context.session.metadata.get(KEPT_S, read, context.lease.limits.left_s())
+    answer = context.session.shared.metadata.get(KEPT_S, read, context.lease.limits.left_s())
     context.client.know_brokers(answer)
     return answer
 

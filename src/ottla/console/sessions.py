@@ -55,17 +55,30 @@ class Kept:
             self._value = None
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The facts that the sessions of one login share: the metadata of all topics, and the doctor's newest snapshot."""
+
+    metadata: Kept = field(default_factory=Kept)
+    snapshot: Kept = field(default_factory=Kept)
+
+    def forget(self, older_than_s: float = 0.0) -> None:
+        """Forget what is as old as that; without an age all, because the cluster was changed."""
+        self.metadata.forget(older_than_s)
+        self.snapshot.forget(older_than_s)
+
+
 @dataclass(slots=True)
 class Session:
     """A browser that has shown the token of the printed address, or a login of the cluster.
 
-    `memory` keeps what pages remember between requests, such as the doctor's last snapshot. `metadata`: that of all
-    topics, shared by the sessions of one login. `messages` are shown once.
+    `memory` keeps what pages remember between requests, such as an earlier snapshot of the doctor. `messages` are shown
+    once.
     """
 
     user: str | None
     clients: Clients
-    metadata: Kept = field(default_factory=Kept, repr=False)
+    shared: Shared = field(default_factory=Shared, repr=False)
     id: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     memory: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
@@ -106,7 +119,7 @@ class Sessions:
         self._drop_old()
         same = (each for each in self._sessions.values() if each.clients.login == clients.login)
         known = next(same, None)
-        session = Session(user, clients, Kept() if known is None else known.metadata)
+        session = Session(user, clients, Shared() if known is None else known.shared)
         self._sessions[session.id] = session
         return session
 
@@ -131,7 +144,7 @@ class Sessions:
         now = time.monotonic()
         for session in list(self._sessions.values()):
             session.clients.close_idle(now)
-            session.metadata.forget(FORGET_S)
+            session.shared.forget(FORGET_S)
             if now - session.used_at > FORGET_S:
                 session.memory.clear()
 

@@ -194,7 +194,6 @@ def elect(context: Context) -> Done:
     asked = [TopicPartitions(topic, indexes) for topic, indexes in by_topic.items()]
     answer = context.client.send(ElectLeadersRequest(PREFERRED, asked, TIMEOUT_MS))
     check(answer.error_code, "the election")
-    context.session.metadata.forget()
     errors = [row.error_code for each in answer.replica_election_results for row in each.partition_result]
     failed = [each for each in errors if each not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)]
     sentence = f"The preferred replica leads {count(len(found) - len(failed), 'partition')} more."

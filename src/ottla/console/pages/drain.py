@@ -184,7 +184,6 @@ def drain(context: Context) -> Done:
         left = moving.hand_over(context.client, node, HAND_OVER_S)
         sentence = f"Node {node} still leads {places(left)}." if left else f"Node {node} leads nothing any more."
         details["still_leads"] = len(left)
-    context.session.metadata.forget()
     return Done(sentence, "/cluster", details)
 
 

@@ -15,6 +15,8 @@ from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, De
 
 WINDOW_S: Final = (5.0, 600.0)
 """How far apart the doctor's snapshots are, at least and at most."""
+SHARED_S: Final = 5.0
+"""Seconds for which a snapshot is used again, by all sessions of a login: it is the dearest thing that pages read."""
 SEVERITIES: Final = ("note", "warning", "data at risk")
 FINDINGS_MAX: Final = 50
 AUTOMATIC_PARTITIONS_MAX: Final = 5_000
@@ -127,7 +129,10 @@ def load_findings(context: Context) -> Findings:
     if partitions > AUTOMATIC_PARTITIONS_MAX and "run" not in context.query:
         return findings_of(None, 0.0, command)
     began = time.monotonic()
-    last = gather(context.client, metadata=metadata)
+    left_s = context.lease.limits.left_s()
+    last: Snapshot = context.session.shared.snapshot.get(
+        SHARED_S, lambda: gather(context.client, metadata=metadata), left_s
+    )
     first: Snapshot | None = context.session.memory.get("snapshot")
     age_s = 0.0 if first is None else (last.at_ms - first.at_ms) / 1000
     if first is None or age_s > WINDOW_S[1]:

@@ -63,7 +63,6 @@ def start(context: Context) -> Done:
     moving.start(context.client, plan.moves, throttle if plan.copies else None)
     moving.wait_until_known(context.client, plan.reorders)
     moving.elect(context.client, [move.place for move in plan.reorders])
-    context.session.metadata.forget()
     details = {"partitions": len(plan.moves), "bytes": plan.bytes, "throttle": throttle}
     return Done(begun(plan, throttle), "/cluster", details)
 

@@ -150,7 +150,6 @@ def delete(context: Context) -> Done:
     request = DeleteTopicsRequest(topics=[state], topic_names=[topic.name], timeout_ms=TIMEOUT_MS)
     (answer,) = context.client.send(request).responses
     check(answer.error_code, f"topic {visible(topic.name)}", answer.error_message)
-    context.session.metadata.forget()
     details = {"topic": topic.name, "topic_id": uuid_text(topic.topic_id)}
     return Done(f"Deleted the topic {visible(topic.name)}.", url("/topics"), details)
 

@@ -153,7 +153,6 @@ def create(context: Context) -> Done:
     topic = wanted_topic(context)
     (answer,) = context.client.send(CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)).topics
     check(answer.error_code, f"topic {topic.name}", answer.error_message)
-    context.session.metadata.forget()
     return Done(f"Created the topic {topic.name}.", url("/topic", name=topic.name), {"topic": topic.name})
 
 
