@@ -10,8 +10,8 @@ from ottla.metadata.nodes import NodeState, TopicIdPartition
 
 
 class Registrations:
-    """Asks the newest image; a `replica.followers.Registrations`. `incarnation`: the name of this one; None for a
-    standalone node."""
+    """Asks the newest image; a `replica.followers.Registrations`. `incarnation`: the name of this one; None if
+    the node does not register itself."""
 
     __slots__ = ("_incarnation", "_metadata")
 
@@ -44,4 +44,5 @@ class Registrations:
         """The epoch in which this incarnation of this node has registered; -1 if the row is that of another one, such
         as a copy of the data directory that has taken its place."""
         record = self._metadata.image.nodes.get(str(node_id))
-        return -1 if record is None or record.incarnation != self._incarnation else record.broker_epoch
+        is_here = record is not None and self._incarnation in (None, record.incarnation)
+        return record.broker_epoch if record is not None and is_here else -1
