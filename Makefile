@@ -5,7 +5,7 @@ ROUNDS ?= 20
 NODES ?= 1
 CLIENTS ?= franz-go sarama kafkajs
 .DEFAULT_GOAL = help
-.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka conform-registry conform-secured crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer console-peer sim crash crash-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-secure bench-spark bench-console bench-peer release upgrade
+.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka conform-registry conform-secured crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer console-peer doctor-peer sim crash crash-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-secure bench-spark bench-console bench-peer release upgrade
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ diff-peer: setup  ## ask a Kafka peer and a node the same questions and compare 
 
 console-peer: setup  ## try every page of the console on a Kafka peer (PEER=host:port)
 	OTTLA_CONSOLE_PEER=$(PEER) $(PYTHON) -m pytest tests/console/test_on_kafka.py $(ARGS)
+
+doctor-peer: setup  ## find the same faults on Ottla and on a Kafka peer of one node (PEER=host:port)
+	OTTLA_DOCTOR_PEER=$(PEER) $(PYTHON) -m pytest tests/doctor/test_on_kafka.py $(ARGS)
 
 sim: setup  ## run the node in a simulated world, every workload (SEEDS=200, ARGS="--workload share")
 	$(PYTHON) -m ottla.sim --seeds $(SEEDS) $(ARGS)
