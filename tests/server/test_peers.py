@@ -80,6 +80,23 @@ def test_another_node_answers_until_it_is_gone(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def test_a_node_that_has_moved_is_asked_at_its_new_address(tmp_path: Path) -> None:
+    """A copy of its directory may have taken its place on another machine, while its old process still answers."""
+
+    async def scene() -> None:
+        asking, old, new = (Server(options_of(tmp_path, node_id)) for node_id in (1, 2, 3))
+        for server in (asking, old, new):
+            await server.start()
+        for asked in (old, new):
+            tell(asking, 9, "127.0.0.1", asked.port)
+            (answer,) = await ask(asking, 9)
+            assert answer.cluster_id == asked.node.cluster_id
+        for server in (asking, old, new):
+            await server.stop()
+
+    asyncio.run(scene())
+
+
 def test_a_node_that_nobody_knows_or_reaches_gives_no_answer(tmp_path: Path) -> None:
     async def scene() -> None:
         asking = Server(options_of(tmp_path, 1))

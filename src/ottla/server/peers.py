@@ -92,6 +92,8 @@ class Peers:
         connection = self._connections.get((ask.node_id, ask.line))
         if connection is not None and connection.is_bare and self._trust().introduces(ask.node_id):
             connection.end(f"node {ask.node_id} runs a newer version now")
+        if connection is not None and connection.way not in (None, self.address_of(ask.node_id)):
+            connection.end(f"node {ask.node_id} has another address now")  # perhaps another process has replaced it
         if connection is None or connection.over:
             connection = self._connections[ask.node_id, ask.line] = _PeerConnection(ask.node_id, self)
         connection.send(ask.token, ask.frame)
@@ -139,6 +141,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
     def __init__(self, node_id: int, peers: Peers) -> None:
         self.over = False
         self.is_bare = False
+        self.way: Way | None = None
         self._node_id = node_id
         self._peers = peers
         self._answered = peers.answered
@@ -164,6 +167,7 @@ class _PeerConnection(asyncio.BufferedProtocol):
 
     async def _connect(self) -> None:
         way, tls = self._peers.address_of(self._node_id), self._peers.tls
+        self.way = way
         if way is None:
             self.end(f"node {self._node_id} has not said where it is")
             return

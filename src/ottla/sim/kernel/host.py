@@ -292,8 +292,11 @@ class Life:
         if not self.alive:
             return
         line = self._lines.get((ask.node_id, ask.line))
+        endpoint = self.host.peers.get(ask.node_id)
+        if line is not None and line.is_open and line.connection is not None and line.connection.endpoint != endpoint:
+            self.world.network.client_closes(line.connection)
+            line.closed(line.connection)
         if line is None or not line.is_open:
-            endpoint = self.host.peers.get(ask.node_id)
             line = self._lines[ask.node_id, ask.line] = PeerLine(self)
             if endpoint is not None:
                 line.connection = self.world.network.connect(self.host.name, line, endpoint)
