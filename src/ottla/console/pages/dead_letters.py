@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -21,20 +20,21 @@ from ottla.client.dead_letters import (
     records_of,
     run,
 )
+from ottla.console.letters import (
+    CIRCLES,
+    READ_MAX,
+    SHOWN_MAX,
+    beginning,
+    counted,
+    destinations,
+    fields_of_redrive,
+    most_in,
+    reason_in,
+)
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, View, url
 from ottla.console.reading import GROUP, configs
 from ottla.doctor.words import count
-from ottla.escaping import visible, visible_lines
-
-READ_MAX: Final = 500
-"""The newest records of each partition of the dead-letter topic that are read for the page."""
-SHOWN_MAX: Final = 200
-VALUE_BYTES: Final = 200
-SENT_MAX: Final = 5_000
-"""Dead letters that are sent back at once. The command has no such limit, and can keep to a rate."""
-CIRCLES: Final = 3
-"""A record that was sent back this often keeps failing."""
-ANY: Final = "any"
+from ottla.escaping import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,6 @@ def newest(context: Context, group: str, topic: str) -> list[Letter]:
 
 def row_of(letter: Letter, *, is_back: bool) -> LetterRow:
     """The row of a dead letter."""
-    value = "" if letter.value is None else letter.value[:VALUE_BYTES].decode("utf-8", "replace")
     return LetterRow(
         letter.partition,
         letter.offset,
@@ -141,39 +140,27 @@ def row_of(letter: Letter, *, is_back: bool) -> LetterRow:
         letter.redrives,
         letter.timestamp_ms,
         is_back,
-        visible_lines(value),
+        beginning(letter.value),
     )
 
 
-def causes_of(letters: Iterable[Letter], progress: dict[int, Progress]) -> tuple[Cause, ...]:
+def causes_of(found: Iterable[Letter], progress: dict[int, Progress]) -> tuple[Cause, ...]:
     """The causes with their numbers, the most frequent first."""
-    all_, waiting = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for each in letters:
-        all_[each.reason, each.topic] += 1
-        waiting[each.reason, each.topic] += each.offset not in progress[each.partition]
-    return tuple(Cause(*cause, number, waiting[cause]) for cause, number in all_.most_common())
+    rows = ((each.reason, each.topic, each.offset in progress[each.partition]) for each in found)
+    return tuple(Cause(*each) for each in counted(rows))
 
 
 # ---- redrive -------------------------------------------------------------------------------------------------------
 
 
 def redrive_fields(_: Context) -> tuple[Field, ...]:
-    return (
-        Field("reason", "Cause", "select", ANY, (ANY, *REASONS)),
-        Field("topic", "Only records of this topic", hint="Empty: of every topic."),
-        Field("most", "At most", "number", "1000", hint=f"Up to {SENT_MAX:,} at once, the oldest first."),
-    )
+    return fields_of_redrive(REASONS, Field("topic", "Only records of this topic", hint="Empty: of every topic."))
 
 
 def wanted_in(context: Context) -> tuple[DeadLetterFilter, int]:
     """The dead letters that the form selects, and how many at most. Raises InputError."""
-    reason, topic = context.form.get("reason", ANY), context.form.get("topic", "").strip()
-    if reason != ANY and reason not in REASONS:
-        raise InputError("Choose a cause.")
-    most = context.form.get("most", "").strip()
-    if not (most.isascii() and most.isdigit() and 0 < int(most[:12]) <= SENT_MAX):
-        raise InputError(f"Give a number from 1 to {SENT_MAX:,}.")
-    return DeadLetterFilter(topic or None, None if reason == ANY else reason), int(most)
+    topic = context.form.get("topic", "").strip()
+    return DeadLetterFilter(topic or None, reason_in(context, REASONS)), most_in(context)
 
 
 def redrive_preview(context: Context) -> Preview:
@@ -183,13 +170,12 @@ def redrive_preview(context: Context) -> Preview:
     found = list(islice((each for each in opened(context, group, topic).letters() if wanted.takes(each)), most))
     if not found:
         raise InputError("No dead letter of this kind waits to be sent back.")
-    topics = Counter(each.topic for each in found)
     again = sum(each.redrives >= CIRCLES for each in found)
     options = [
         *([] if wanted.reason is None else ["--reason", wanted.reason]),
         *([] if wanted.topic is None else ["--topic", wanted.topic]),
     ]
-    where = ", ".join(f"{number:,} to {visible(name)}" for name, number in topics.most_common(5))
+    where = destinations(each.topic for each in found)
     warning = f"{count(again, 'record')} of them went back {CIRCLES} times or more and failed again."
     return Preview(
         group,

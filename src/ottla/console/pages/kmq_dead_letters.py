@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,9 +12,20 @@ from ottla.client.dead_letters import OFFSETS_BY_NAME, append_records
 from ottla.client.errors import BrokerError, ClientError, check
 from ottla.console.browsing.partitioner import partition_of
 from ottla.console.kmq_reading import Letters, config_named, read_letters, topic_of_letters
+from ottla.console.letters import (
+    CIRCLES,
+    READ_MAX,
+    SHOWN_MAX,
+    beginning,
+    counted,
+    destinations,
+    fields_of_redrive,
+    most_in,
+    reason_in,
+)
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, View, url
 from ottla.doctor.words import count
-from ottla.escaping import visible, visible_lines
+from ottla.escaping import visible
 from ottla.kmq.config import KmqConfig
 from ottla.kmq.events import Reason
 from ottla.kmq.redrive import BATCH, METADATA_BYTES_MAX, Choice, Letter, redrive_group
@@ -29,16 +39,7 @@ from ottla.protocol.messages.offset_commit import (
 )
 from ottla.protocol.records import Record
 
-READ_MAX: Final = 500
-"""The newest records of each partition of the dead-letter topic that are read for the page."""
-SHOWN_MAX: Final = 200
 CAUSES_MAX: Final = 50
-VALUE_BYTES: Final = 200
-SENT_MAX: Final = 5_000
-"""Dead letters that are sent back at once. The command has no such limit, and can keep to a rate."""
-CIRCLES: Final = 3
-"""A message that was sent back this often keeps failing."""
-ANY: Final = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,6 @@ def load(context: Context) -> KmqDeadLetters:
 def row_of(letter: Letter, found: Letters) -> KmqLetterRow:
     """The row of a dead letter."""
     source = letter.source
-    value = "" if letter.value is None else letter.value[:VALUE_BYTES].decode("utf-8", "replace")
     return KmqLetterRow(
         letter.partition,
         letter.offset,
@@ -123,47 +123,37 @@ def row_of(letter: Letter, found: Letters) -> KmqLetterRow:
         letter.redrives,
         letter.timestamp_ms if source.at_ms is None else source.at_ms,
         found.is_back(letter),
-        visible_lines(value),
+        beginning(letter.value),
     )
 
 
 def causes_of(rows: Iterable[KmqLetterRow]) -> tuple[KmqCause, ...]:
     """The causes with their numbers, the most frequent first."""
-    all_, waiting = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for each in rows:
-        all_[each.reason, each.text] += 1
-        waiting[each.reason, each.text] += not each.is_back
-    return tuple(KmqCause(*cause, number, waiting[cause]) for cause, number in all_.most_common(CAUSES_MAX))
+    causes = counted((each.reason, each.text, each.is_back) for each in rows)
+    return tuple(KmqCause(*each) for each in causes[:CAUSES_MAX])
 
 
 # ---- redrive -------------------------------------------------------------------------------------------------------
 
 
 def redrive_fields(_: Context) -> tuple[Field, ...]:
-    return (
-        Field("reason", "Cause", "select", ANY, (ANY, *Reason)),
-        Field("partition", "Only messages of this partition", hint="Empty: of every partition."),
-        Field("most", "At most", "number", "1000", hint=f"Up to {SENT_MAX:,} at once, the oldest first."),
-    )
+    narrower = Field("partition", "Only messages of this partition", hint="Empty: of every partition.")
+    return fields_of_redrive(Reason, narrower)
 
 
 def choice_in(context: Context) -> tuple[Choice, int, list[str]]:
     """The dead letters that the form selects, how many at most, and the options of the command. Raises InputError."""
-    reason, partition = context.form.get("reason", ANY), context.form.get("partition", "").strip()
-    if reason != ANY and reason not in set(Reason):
-        raise InputError("Choose a cause.")
+    reason, partition = reason_in(context, set(Reason)), context.form.get("partition", "").strip()
     if partition and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
         raise InputError("Give the number of a partition, or nothing.")
-    most = context.form.get("most", "").strip()
-    if not (most.isascii() and most.isdigit() and 0 < int(most[:12]) <= SENT_MAX):
-        raise InputError(f"Give a number from 1 to {SENT_MAX:,}.")
+    most = most_in(context)
     options = [
         *(["--partition", str(int(partition))] if partition else []),
-        *([] if reason == ANY else ["--reason", reason]),
-        *("--max-records", most),
+        *([] if reason is None else ["--reason", reason]),
+        *("--max-records", str(most)),
     ]
-    chosen = None if reason == ANY else Reason(reason)
-    return Choice(partition=int(partition) if partition else None, reason=chosen), int(most), options
+    chosen = None if reason is None else Reason(reason)
+    return Choice(partition=int(partition) if partition else None, reason=chosen), most, options
 
 
 def chosen(context: Context, config: KmqConfig, choice: Choice, most: int) -> tuple[list[Letter], Letters]:
@@ -185,8 +175,7 @@ def redrive_preview(context: Context) -> Preview:
         rest = "" if found.is_over else " Only the oldest were read."
         raise InputError(f"No dead letter of this kind waits to be sent back.{rest}")
     lost, again = sum(each.lost for each in letters), sum(each.redrives >= CIRCLES for each in letters)
-    went = Counter(each.source.topic or config.queue for each in letters if not each.lost)
-    where = ", ".join(f"{number:,} to {visible(name)}" for name, number in went.most_common(5)) or "none"
+    where = destinations(each.source.topic or config.queue for each in letters if not each.lost)
     warnings = [
         (again, f"{count(again, 'message')} of them went back {CIRCLES} times or more and failed again."),
         (lost, f"{count(lost, 'dead letter')} of them have no message to send: it was lost. They count as done."),
