@@ -91,9 +91,9 @@ def _describe(node: Core, request: Request) -> Work:
     answer.groups = yield from _in_slices(seen.groups.groups(), _group, version)
     answer.errors = yield from _in_slices(seen.errors.counts(), _error, version)
     answer.connections = yield from _in_slices(seen.connections(), _connection, version)
-    answer.slow_requests = [_slow(each) for each in seen.slowest.slowest(request.now)]
+    answer.slow_requests = [_slow(each) for each in seen.slowest.largest(request.now)]
     answer.topics = [_topic(*each) for each in nlargest(TOPICS_MAX, node.metrics.topics.items(), key=_batches)]
-    answer.long_turns = [_long(each) for each in seen.long_turns.longest(request.now)]
+    answer.long_turns = [_long(each) for each in seen.long_turns.largest(request.now)]
     return answer
 
 
