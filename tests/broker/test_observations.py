@@ -10,13 +10,14 @@ from ottla.broker.api import k10901_describe_observations
 from ottla.broker.api.k10901_describe_observations import Lists
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity, Principal
-from ottla.broker.observations import long_turns, slowest
+from ottla.broker.observations import long_turns, two_periods
 from ottla.broker.observations.config_changes import CHANGES_MAX as CONFIG_CHANGES_MAX
 from ottla.broker.observations.config_changes import Resource
 from ottla.broker.observations.errors import KEPT, NESTED, TEXT_MAX, ErrorCount, Errors
 from ottla.broker.observations.long_turns import LongTurns
 from ottla.broker.observations.observations import CONNECTIONS_MAX, Observations
-from ottla.broker.observations.slowest import PERIOD_MS, Awaited, Slowest
+from ottla.broker.observations.slowest import Awaited, Slowest
+from ottla.broker.observations.two_periods import PERIOD_MS
 from ottla.broker.requests import NODE_REQUEST, Request
 from ottla.broker.schedule import Timed, Timer
 from ottla.groups.history import CHANGES_MAX, Cause
@@ -168,7 +169,7 @@ def test_a_fetch_that_waits_with_records_is_held_back(stage: NodeStage) -> None:
     stage.run(500)
     assert asked.answered
     assert stage.clients[connection].channel.record.held_back == 1
-    (slow,) = stage.node.observations.slowest.slowest(stage.now)
+    (slow,) = stage.node.observations.slowest.largest(stage.now)
     assert (slow.took_ms, slow.api_key, slow.client_id, slow.awaited) == (500, ApiKey.FETCH, CLIENT, Awaited.MIN_BYTES)
 
 
@@ -180,7 +181,7 @@ def test_a_fetch_that_waits_for_its_first_record_is_not_held_back(stage: NodeSta
     stage.append("t")
     stage.run(500)
     assert stage.clients[connection].channel.record.held_back == 0
-    assert not stage.node.observations.slowest.slowest(stage.now)
+    assert not stage.node.observations.slowest.largest(stage.now)
 
 
 # ---- slow requests -------------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ def test_a_produce_that_waits_for_the_disk_is_slow(tmp_path: Path) -> None:
     stage.sync()
     stage.settle()
     assert asked.answered
-    (slow,) = stage.node.observations.slowest.slowest(stage.now)
+    (slow,) = stage.node.observations.slowest.largest(stage.now)
     assert (slow.took_ms, slow.awaited) == (300, Awaited.DISK)
 
 
@@ -204,7 +205,7 @@ def test_the_nodes_own_requests_are_not_remembered(stage: NodeStage) -> None:
     seen.answered(stage.now, NODE_REQUEST, HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR))
     seen.waited(stage.now, NODE_REQUEST, Awaited.COORDINATOR)
     assert not len(seen.errors)
-    assert not seen.slowest.slowest(stage.now)
+    assert not seen.slowest.largest(stage.now)
 
 
 def _request(client_id: str = CLIENT, principal: str = "ada", connection: int = 1) -> Request:
@@ -216,12 +217,12 @@ def test_the_slowest_requests_of_two_periods_are_kept() -> None:
     ring = Slowest()
     for took in range(10, 200):
         ring.note(0, WallMillis(0), _request(), took, Awaited.REPLICAS)
-    assert [each.took_ms for each in ring.slowest(0)] == list(range(199, 199 - slowest.KEPT, -1))
-    assert ring.least_ms == 200 - slowest.KEPT
+    assert [each.took_ms for each in ring.largest(0)] == list(range(199, 199 - two_periods.KEPT, -1))
+    assert ring.least_ms == 200 - two_periods.KEPT
     ring.note(PERIOD_MS, WallMillis(0), _request(), 50, Awaited.REPLICAS)
-    assert ring.slowest(PERIOD_MS)[0].took_ms == 199
-    assert [each.took_ms for each in ring.slowest(2 * PERIOD_MS)] == [50]
-    assert not ring.slowest(4 * PERIOD_MS)
+    assert ring.largest(PERIOD_MS)[0].took_ms == 199
+    assert [each.took_ms for each in ring.largest(2 * PERIOD_MS)] == [50]
+    assert not ring.largest(4 * PERIOD_MS)
 
 
 # ---- the event loop ------------------------------------------------------------------------------------------------
@@ -232,11 +233,11 @@ def test_the_longest_turns_of_two_periods_are_kept() -> None:
     for took in range(100, 200):
         ring.note(0, WallMillis(0), took, ApiKey.FETCH)
     ring.note(0, WallMillis(0), 100, ApiKey.FETCH)
-    assert [each.took_ms for each in ring.longest(0)] == list(range(199, 199 - long_turns.KEPT, -1))
+    assert [each.took_ms for each in ring.largest(0)] == list(range(199, 199 - two_periods.KEPT, -1))
     ring.note(PERIOD_MS, WallMillis(0), 120, ApiKey.FETCH)
-    assert ring.longest(PERIOD_MS)[0].took_ms == 199
-    assert [each.took_ms for each in ring.longest(2 * PERIOD_MS)] == [120]
-    assert not ring.longest(4 * PERIOD_MS)
+    assert ring.largest(PERIOD_MS)[0].took_ms == 199
+    assert [each.took_ms for each in ring.largest(2 * PERIOD_MS)] == [120]
+    assert not ring.largest(4 * PERIOD_MS)
 
 
 def test_a_node_says_what_ran_in_long_turns(stage: NodeStage) -> None:

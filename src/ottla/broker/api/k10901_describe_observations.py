@@ -144,11 +144,11 @@ def _describe(node: Core, request: Request) -> Work:
     if Lists.CONNECTIONS in lists:
         answer.connections = yield from _in_slices(seen.connections(), _connection, version)
     if Lists.SLOW_REQUESTS in lists:
-        answer.slow_requests = [_slow(each) for each in seen.slowest.slowest(request.now)]
+        answer.slow_requests = [_slow(each) for each in seen.slowest.largest(request.now)]
     if Lists.TOPICS in lists:
         answer.topics = [_topic(*each) for each in nlargest(TOPICS_MAX, node.metrics.topics.items(), key=_batches)]
     if Lists.LONG_TURNS in lists:
-        answer.long_turns = [_long(each) for each in seen.long_turns.longest(request.now)]
+        answer.long_turns = [_long(each) for each in seen.long_turns.largest(request.now)]
     if Lists.CONFIG_CHANGES in lists:
         answer.config_changes = yield from _in_slices((yield from _visible(node, request)), _config, version)
     if Lists.ISR_CHANGES in lists:

@@ -1,24 +1,19 @@
 """Keeps the slowest requests of the last minutes, and what each waited for.
 
-Two periods are kept, the present one and the one before, so that the slowest requests of a start are forgotten.
 Requests that wait because nothing is available are not slow: a fetch without records, a share fetch, a member whose
 group rebalances.
-
-Invariant: each period has at most `KEPT` requests, the slowest ones.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from heapq import heappush, heapreplace
 from typing import Final, NamedTuple
 
+from ottla.broker.observations.two_periods import KEPT, TwoPeriods
 from ottla.broker.requests import Request
 from ottla.machine import Millis, WallMillis
 from ottla.protocol.apis import ApiKey
 
-KEPT: Final = 32
-PERIOD_MS: Final = 5 * 60_000
 SLOW_MS: Final = 10
 """A faster request is not kept."""
 TEXT_MAX: Final = 100
@@ -58,16 +53,13 @@ class Slow(NamedTuple):
     awaited: Awaited
 
 
-class Slowest:
+class Slowest(TwoPeriods[Slow]):
     """The slowest requests of a node."""
 
-    __slots__ = ("_before", "_ends", "_next", "_present", "least_ms")
+    __slots__ = ("least_ms",)
 
     def __init__(self) -> None:
-        self._present: list[Slow] = []
-        self._before: list[Slow] = []
-        self._ends: Millis = 0
-        self._next = 0
+        super().__init__()
         self.least_ms = SLOW_MS
         """A request that took less is not among the slowest."""
 
@@ -78,7 +70,7 @@ class Slowest:
             return
         slow = Slow(
             took_ms,
-            self._next,
+            self.number,
             at_ms,
             request.api_key,
             request.client_id[:TEXT_MAX],
@@ -86,23 +78,13 @@ class Slowest:
             request.identity.address.client_host[:TEXT_MAX],
             awaited,
         )
-        self._next += 1
-        if len(self._present) < KEPT:
-            heappush(self._present, slow)
-        else:
-            heapreplace(self._present, slow)
-        if len(self._present) == KEPT:
-            self.least_ms = max(SLOW_MS, self._present[0].took_ms)
+        self.keep(slow)
+        if len(self.present) == KEPT:
+            self.least_ms = max(SLOW_MS, self.present[0].took_ms)
 
-    def turn(self, now: Millis) -> None:
-        """Begin the next period if the present one is over."""
-        if now >= self._ends:
-            self._before = self._present if now < self._ends + PERIOD_MS else []
-            self._present = []
-            self._ends = now + PERIOD_MS
+    def turn(self, now: Millis) -> bool:
+        """Begin the next period if the present one is over, and return whether it was."""
+        is_next = super().turn(now)
+        if is_next:
             self.least_ms = SLOW_MS
-
-    def slowest(self, now: Millis) -> list[Slow]:
-        """The slowest requests of the last two periods, at most `KEPT`, the slowest first."""
-        self.turn(now)
-        return sorted([*self._present, *self._before], reverse=True)[:KEPT]
+        return is_next
