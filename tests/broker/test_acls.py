@@ -11,7 +11,7 @@ from ottla.protocol.acls import Operation, Permission, ResourceType
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode as E
 
-from tests.harness.broker.each_api import EachApi, errors  # isort: skip
+from tests.harness.broker.each_api import EachApi  # isort: skip
 
 DENIED = {
     E.TOPIC_AUTHORIZATION_FAILED,
@@ -52,7 +52,7 @@ def test_an_api_asks_for_what_it_declares_and_heeds_the_answer(each: EachApi, ke
     rules = each.stage.node.access.authorizer = Recording()
     generation = each.stage.store.generation
     rules.denied = {(operation, resource_type) for operation in Operation for resource_type in ResourceType}
-    refused = [errors(each.ask(asking)) & DENIED for asking in (*each.requests(key), *each.of_nodes(key))]
+    refused = [each.errors(asking) & DENIED for asking in (*each.requests(key), *each.of_nodes(key))]
     if declared and key not in OF_WHAT_IS_SEEN:
         assert all(refused)
     assert each.stage.store.generation == generation, "who may nothing changes nothing"
@@ -62,5 +62,5 @@ def test_an_api_asks_for_what_it_declares_and_heeds_the_answer(each: EachApi, ke
             each.ask(asking)
     rules.denied = set()
     for asking in (*each.requests(key), *each.of_nodes(key)):
-        assert not errors(each.ask(asking)) & DENIED or SPECS[key].internal
+        assert not each.errors(asking) & DENIED or SPECS[key].internal
     assert rules.asked == set(declared)

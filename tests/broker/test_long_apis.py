@@ -42,6 +42,7 @@ SLICED = {
     78: "share/test_acknowledging_slices.py::test_a_fetch_that_acknowledges_much_is_answered_once_and_with_records",
     79: "share/test_acknowledging_slices.py::test_many_acknowledgements_leave_the_others_their_turn",
     10_900: "share/test_described_runs.py::test_a_long_answer_is_built_in_slices",
+    10_902: "broker/test_together.py::test_each_answer_is_that_of_the_request_alone",
 }
 """API keys: the tests of those that are not among `LONG`."""
 

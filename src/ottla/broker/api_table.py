@@ -86,13 +86,15 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
     "k10902_read_together": ApiSpec(
         key=ApiKey.READ_TOGETHER,
         versions=(0, 0),
-        needs_lease=True,
         acl=(
             (Operation.DESCRIBE, ResourceType.TOPIC),
             (Operation.READ, ResourceType.TOPIC),
+            (Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
             (Operation.DESCRIBE, ResourceType.GROUP),
+            (Operation.DESCRIBE_CONFIGS, ResourceType.GROUP),
             (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
             (Operation.DESCRIBE, ResourceType.CLUSTER),
+            (Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
         ),
     ),
     "k10_find_coordinator": ApiSpec(

@@ -9,7 +9,7 @@ from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.cluster.envelopes import wrapped
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.requests import Request
-from ottla.protocol.apis import ApiKey
+from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -73,6 +73,7 @@ from ottla.protocol.messages import (
     produce,
     read_share_group_state,
     read_share_group_state_summary,
+    read_together,
     remove_raft_voter,
     renew_delegation_token,
     sasl_authenticate,
@@ -90,6 +91,7 @@ from ottla.protocol.messages import (
     write_share_group_state,
     write_txn_markers,
 )
+from ottla.protocol.private_requests import READABLE
 from ottla.protocol.records.record import Record, build_batch
 from tests.harness.node_stage import Client, NodeStage
 
@@ -152,6 +154,17 @@ class EachApi:
     def ask(self, asking: Asking) -> Any:
         """The answer, on a connection of its own to a listener where clients say who they are."""
         return self.stage.ask(*asking, self.connect())
+
+    def errors(self, asking: Asking, connection: int | None = None) -> set[int]:
+        """Every error code anywhere in the answer, and in what it holds encoded."""
+        request, _ = asking
+        answer = self.stage.ask(*asking, self.connect() if connection is None else connection)
+        found = errors(answer)
+        if isinstance(request, read_together.ReadTogetherRequest):
+            for asked, inner in zip(request.requests, answer.answers, strict=True):
+                if not inner.error_code:
+                    found |= errors(APIS[asked.api_key].response.decode(inner.content, 0, asked.version)[0])
+        return found
 
     def connect(self) -> int:
         stage = self.stage
@@ -389,6 +402,17 @@ class EachApi:
         of = describe_observations.DescribeObservationsRequest
         resources = [of(None, kind, name) for kind, name in ((2, "t"), (4, "1"), (32, "g"))]
         return [(each, None) for each in (of("g"), of(None), *resources)]
+
+    def _read_together(self) -> Any:
+        """Every request that may be asked together, in one."""
+        inner = []
+        for key in sorted(READABLE):
+            for request, version in self.requests(key):
+                version = APIS[key].max_version if version is None else version
+                content = bytearray()
+                request.encode(content, version)
+                inner.append(read_together.InnerRequest(key, version, bytes(content)))
+        return read_together.ReadTogetherRequest(inner)
 
     def _describe_share_partitions(self) -> Any:
         of = describe_share_partitions

@@ -5,6 +5,9 @@ asks each node about ten things; with this request it asks once. Each inner requ
 client had sent it alone, in slices of its own. An inner request that is not among `READABLE`, or that does not parse,
 gets an error, and the others are served.
 
+A node whose lease is over refuses the inner requests that only a leader or coordinator answers, and serves the others:
+what it remembers says what happened to it.
+
 Bounds: `REQUESTS_MAX` inner requests; once their answers have `ANSWER_BYTES_MAX` bytes, the rest get MESSAGE_TOO_LARGE:
 ask for these alone.
 
@@ -36,13 +39,15 @@ if TYPE_CHECKING:
 SPEC = ApiSpec(
     key=ApiKey.READ_TOGETHER,
     versions=(0, 0),
-    needs_lease=True,
     acl=(
         (Operation.DESCRIBE, ResourceType.TOPIC),
         (Operation.READ, ResourceType.TOPIC),
+        (Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
         (Operation.DESCRIBE, ResourceType.GROUP),
+        (Operation.DESCRIBE_CONFIGS, ResourceType.GROUP),
         (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),
         (Operation.DESCRIBE, ResourceType.CLUSTER),
+        (Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
     ),
 )
 
