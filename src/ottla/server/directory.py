@@ -18,7 +18,6 @@ import errno
 import fcntl
 import logging
 import os
-import secrets
 import struct
 import sys
 from typing import Final
@@ -83,7 +82,7 @@ class DirectoryLock:
 
     def claim(self) -> None:
         """Let other processes that use the directory find out that this one does. Does nothing without space."""
-        name = secrets.token_hex(8)
+        name = os.urandom(8).hex()
         with contextlib.suppress(OSError):
             replace_file(self._user_file, name)
             self._name = name.encode()
