@@ -15,6 +15,7 @@ pytestmark = FORM
 UNCLEAR_MAX = 0.002
 """The share of the clauses of docstrings that may match."""
 WORDS_OF_A_PARAGRAPH = 100
+WORDS_OF_THE_DESIGN = 6_000
 WORDS_OF_A_MESSAGE = 4
 """A shorter text in the code is a name or a part of one."""
 
@@ -26,11 +27,17 @@ def test_pages_read_plainly() -> None:
 
 
 def test_paragraphs_of_the_design_are_short() -> None:
-    text = re.sub(r"```.*?```", "", text_of(TOP / "ARCHITECTURE.md"), flags=re.DOTALL)
-    paragraphs = re.split(r"\n\n|\n(?=- |\d\. )", text)
-    assert not [
-        each for each in paragraphs if each[:1] not in {" ", "|", "#"} and len(each.split()) > WORDS_OF_A_PARAGRAPH
-    ]
+    for page in (TOP / "ARCHITECTURE.md", *(TOP / "docs" / "internals").glob("*.md")):
+        text = re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)
+        paragraphs = re.split(r"\n\n|\n(?=- |\d\. )", text)
+        assert not [
+            each for each in paragraphs if each[:1] not in {" ", "|", "#"} and len(each.split()) > WORDS_OF_A_PARAGRAPH
+        ], page
+
+
+def test_the_design_is_read_in_twenty_minutes() -> None:
+    """Details of one subsystem are in docs/internals."""
+    assert len(text_of(TOP / "ARCHITECTURE.md").split()) < WORDS_OF_THE_DESIGN
 
 
 def messages(path: Path) -> list[str]:
