@@ -23,7 +23,6 @@ GRACE_S = 8.0
 TOLD = (
     ErrorCode.NONE,
     ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.NOT_CONTROLLER,
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.INVALID_REPLICATION_FACTOR,
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.api.k19_create_topics import TOPICS_AT_ONCE
 from ottla.broker.api_spec import Forwarding
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity, Principal
@@ -21,6 +22,13 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GRO
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from ottla.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    OpData,
+    RequestEntityData,
+    RequestEntryData,
+)
+from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.messages.envelope import EnvelopeRequest
@@ -290,6 +298,51 @@ def test_a_request_that_a_former_controller_can_not_finish_is_sent_again(
     assert not asked.answered
     pair.run(RETRY_MS)
     (result,) = getattr(asked.answer, "topics", None) or asked.answer.responses
+    assert result.error_code == E.NONE
+
+
+@pytest.mark.parametrize("count", [1, 25])
+def test_a_former_controller_hands_on_the_request_of_its_own_client(pair: NodePair, count: int) -> None:
+    """As Kafka's brokers do, whose clients never get NOT_CONTROLLER. Of 25 topics it creates 20 itself."""
+    first = pair.stages[1]
+    first.hold_commits = True
+    asked = first.send(CreateTopicsRequest(topics=[CreatableTopic(f"t{number}", 1, 1) for number in range(count)]))
+    if count > TOPICS_AT_ONCE:
+        first.run()
+        first.commit()
+        assert len(first.node.image.topics) == TOPICS_AT_ONCE
+        first.run()
+    elect_other(pair)
+    first.hold_commits = False
+    pair.settle()
+    assert {topic.error_code for topic in asked.answer.topics} == {E.NONE}
+    assert len(pair.stages[OTHER].node.image.topics) == len(asked.answer.topics) == count
+
+
+@pytest.mark.parametrize(
+    ("request_of_client", "results"),
+    [
+        (DeleteTopicsRequest(topics=[DeleteTopicState("t")]), "responses"),
+        (CreatePartitionsRequest(topics=[CreatePartitionsTopic("t", 2, None)]), "results"),
+        (
+            AlterClientQuotasRequest(
+                [RequestEntryData([RequestEntityData("user", "u")], [OpData("producer_byte_rate", 9.0)])]
+            ),
+            "entries",
+        ),
+    ],
+)
+def test_requests_that_a_former_controller_can_not_finish_are_handed_on(
+    pair: NodePair, request_of_client: Message, results: str
+) -> None:
+    pair.ask(1, CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)]))
+    first = pair.stages[1]
+    first.hold_commits = True
+    asked = first.send(request_of_client)
+    elect_other(pair)
+    first.hold_commits = False
+    pair.settle()
+    (result,) = getattr(asked.answer, results)
     assert result.error_code == E.NONE
 
 

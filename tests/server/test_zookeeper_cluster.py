@@ -272,7 +272,7 @@ def test_without_zookeeper_nodes_serve_for_a_while_then_nobody_and_go_on_when_it
             soon(lambda: all(listed(cluster, by, "outage") == E.NOT_LEADER_OR_FOLLOWER for by in cluster.nodes))
             assert len(parts_of(cluster, 1, "outage")) == 1  # what is known is told
             told = told_of_making(cluster, 2, "never")
-            assert told in (None, E.REQUEST_TIMED_OUT, E.NOT_CONTROLLER, E.KAFKA_STORAGE_ERROR), told
+            assert told in (None, E.REQUEST_TIMED_OUT, E.KAFKA_STORAGE_ERROR), told
         finally:
             for server in ensemble.servers:
                 server.send(signal.SIGCONT)

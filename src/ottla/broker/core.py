@@ -116,9 +116,9 @@ class Core:
         self.topics = self._topics()
         self.store_memory = None if joining is None else self._store_memory()
         self.membership = None if joining is None else self._membership(joining)
+        self.slices = Slices(self.parking, self.schedule, self.completions, self.metadata)
         self.forwarding = self._forwarding()
         self.fetch_sessions = FetchSessions(self.settings, entropy)
-        self.slices = Slices(self.parking, self.schedule, self.completions, self.metadata)
         self.coordinators = self._coordinators()
         self._replication: Replication | None = None
         self._sasl: Sasl | None = None
@@ -244,6 +244,7 @@ class Core:
             self.parking,
             self.schedule,
             self.completions,
+            self.slices,
             self.settings,
             refused,
         )

@@ -2,10 +2,13 @@
 
 Specs declare which APIs are forwarded (`Forwarding`). A request travels in an envelope with its client's identity. It
 waits while there is no controller. It is sent again if it is lost on the way, or if another node becomes the controller
-before it is done. Each attempt has a name of its own. So a topic that an earlier attempt created is reported as
-created, where Kafka reports TOPIC_ALREADY_EXISTS. Other effects of an earlier attempt are reported as the controller
-finds them: a topic that does not exist, an election that is not needed. A request that runs out of time is answered
-REQUEST_TIMED_OUT, because its outcome is unknown.
+before it is done. The controller serves its own clients itself, and forwards what it cannot finish because it was
+deposed. So no client gets NOT_CONTROLLER, as with Kafka's brokers, which forward even within one process.
+
+Each attempt has a name of its own. So a topic that an earlier attempt created is reported as created, where Kafka
+reports TOPIC_ALREADY_EXISTS. Other effects of an earlier attempt are reported as the controller finds them: a topic
+that does not exist, an election that is not needed. A request that runs out of time is answered REQUEST_TIMED_OUT,
+because its outcome is unknown.
 
 The node needs some topics itself, for coordinators or dead letters. If this node is the controller it creates them;
 otherwise it asks the controller. Work that waits for such a topic resumes once this node's image has it.
@@ -30,7 +33,7 @@ from ottla.broker.observations.slowest import Awaited
 from ottla.broker.parking import ParkedWork, Parking
 from ottla.broker.requests import NODE_REQUEST, Request
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed
-from ottla.broker.slices import SubRequest
+from ottla.broker.slices import Slices, SubRequest, Work
 from ottla.broker.topics.new_topic import NewTopic, new_internal
 from ottla.broker.topics.topics import Topics
 from ottla.machine import Millis, Ticket, Unanswered
@@ -61,7 +64,7 @@ class ForwardedRequest(ParkedWork):
     def __init__(self, forwarding: Forwarding, request: Request) -> None:
         self._forwarding = forwarding
         self.request = request
-        self.tries: list[str] = []
+        self.tries = list(request.tries)
         self.ticket: Ticket = 0
 
     def awaits(self, request: Request) -> Awaited | None:
@@ -139,6 +142,7 @@ class Forwarding:
         parking: Parking,
         schedule: Schedule,
         completions: Completions,
+        slices: Slices,
         settings: Settings,
         refused: Callable[[Request, ErrorCode, str], Any],
     ) -> None:
@@ -148,6 +152,7 @@ class Forwarding:
         self._peers = peers
         self._parking = parking
         self._completions = completions
+        self._slices = slices
         self._settings = settings
         self._refused = refused
         self._sent = 0
@@ -158,6 +163,18 @@ class Forwarding:
         self._ask_again = KeyedTimers[str](schedule, Timed.FORWARDING, self._ask_for_topics)
 
     # ---- requests of clients ---------------------------------------------------------------------------------------
+
+    def serve(self, request: Request, handle: Callable[[Request], Any]) -> Any:
+        """Serve a client's request on the controller. If this node is deposed meanwhile, forward the request."""
+        return self._slices.begin(request, self._serving(request, handle), is_long=False)
+
+    def _serving(self, request: Request, handle: Callable[[Request], Any]) -> Work:
+        claim = self._metadata.image.controller
+        request.tries = (self._new_attempt(),)
+        answer = yield SubRequest(request, request.body, handle, is_light=True)
+        if self._metadata.image.controller != claim and _names_former_controller(_read(answer, request.version)):
+            answer = yield SubRequest(request, request.body, self.forward, is_light=True)
+        return answer
 
     def forward(self, request: Request) -> Parked:
         """Hand the request on; its answer is parked for."""
@@ -203,9 +220,13 @@ class Forwarding:
         if self._controller_id == NOBODY:
             self._rest(now, forwarded)
         else:
-            self._sent += 1
-            forwarded.tries.append(f"{self._members.incarnation}-{self._sent}")
+            forwarded.tries.append(self._new_attempt())
             self._peers.ask(now, self._controller_id, wrapped(forwarded.request, forwarded.tries), forwarded)
+
+    def _new_attempt(self) -> str:
+        """The name of an attempt to have a request done, see `Request.tries`."""
+        self._sent += 1
+        return f"{self._members.incarnation}-{self._sent}"
 
     def _rest(self, now: Millis, forwarded: ForwardedRequest) -> None:
         if self._parking.request_of(forwarded.ticket) is None:  # its client has disconnected
@@ -263,7 +284,7 @@ class Forwarding:
     def asked_for(self, now: Millis, names: list[str], answer: object) -> None:
         """Handle the controller's answer about wanted topics. Whether they exist now, the image shows."""
         self._creating.difference_update(names)
-        told = _read(answer).topics if isinstance(answer, CreateTopicsResponse) else ()
+        told = _read(answer, answer.MAX_VERSION).topics if isinstance(answer, CreateTopicsResponse) else ()
         for each in told:
             wanted = self._wanted.get(each.name or "")
             if wanted is not None and each.error_code:
@@ -309,12 +330,12 @@ def _names_former_controller(answer: Any) -> bool:
     return False
 
 
-def _read(answer: CreateTopicsResponse) -> CreateTopicsResponse:
-    """The same answer with its topics as they are read: those of one that the node gave itself, as it is the controller
-    by now, are encoded already."""
+def _read(answer: Any, version: int) -> Any:
+    """The same answer as a client decodes it. Parts of an answer that this node gave as the controller may be encoded
+    already."""
     out = bytearray()
-    answer.encode(out, CreateTopicsResponse.MAX_VERSION)
-    return CreateTopicsResponse.decode(memoryview(out), 0, CreateTopicsResponse.MAX_VERSION)[0]
+    answer.encode(out, version)
+    return type(answer).decode(memoryview(out), 0, version)[0]
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from ottla.broker.api_spec import RequestSize
@@ -273,8 +274,12 @@ class Node(Core):
         request = Request(channel, served.key, version, correlation_id, header.client_id, now, body)
         if not channel.record.client_id:
             self.observations.named(channel, request.client_id)
-        elsewhere = served.is_forwarded and not self.members.is_controller
-        answer = self.forwarding.forward(request) if elsewhere else served.handle(self, request)
+        if not served.is_forwarded or self.members.is_alone:
+            answer = served.handle(self, request)
+        elif self.members.is_controller:
+            answer = self.forwarding.serve(request, partial(served.handle, self))
+        else:
+            answer = self.forwarding.forward(request)
         if answer is None or isinstance(answer, Parked | list):
             return cast("list[Part] | Parked | None", answer)
         self.throttle.charge_message(now, request, answer)

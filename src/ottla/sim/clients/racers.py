@@ -36,7 +36,6 @@ NOT_DONE = frozenset(
         ErrorCode.TOPIC_ALREADY_EXISTS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.NOT_CONTROLLER,
         ErrorCode.INVALID_REPLICATION_FACTOR,  # too few nodes are present now
     }
 )

@@ -42,7 +42,6 @@ EXPECTED = frozenset(
     {
         ErrorCode.NONE,
         ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NOT_CONTROLLER,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.RESOURCE_NOT_FOUND,
         ErrorCode.UNKNOWN_SERVER_ERROR,
