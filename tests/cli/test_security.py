@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from cryptography import x509
 
+from ottla.cli.cluster.plan import Plan
 from ottla.cli.connection import Cluster
 from ottla.cli.properties import read_properties
 from ottla.client import Client
@@ -257,3 +258,32 @@ def test_a_certificate_is_renewed_by_the_same_authority(ottla: Callable[..., Any
     assert changed == {"node.pem"}
     authority, node = (x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in ("ca.pem", "node.pem"))
     node.verify_directly_issued_by(authority)
+
+
+@pytest.mark.parametrize("is_set_up", [False, True])
+def test_a_certificate_of_ones_own_is_not_renewed(
+    ottla: Callable[..., Any], tmp_path: Path, *, is_set_up: bool
+) -> None:
+    """Of a cluster, with unused files of an earlier start or without; the message says what to do."""
+    if is_set_up:
+        ottla("security", "init", "--data", str(tmp_path))
+    before = {path: path.read_bytes() for path in tmp_path.glob("security/*")}
+    own = {"cert": "/etc/{node}.pem", "key": "/etc/{node}.key", "ca": "/etc/ca.pem"}
+    Plan(3, "127.0.0.1:9092", [], secure=True, tls=own).write(tmp_path)
+    said = ottla("security", "renew", "--data", str(tmp_path), code=1).err
+    assert said.startswith(f"ottla: Nothing was renewed: `ottla cluster start --data {tmp_path} --tls-cert` names")
+    assert said.endswith(
+        "Put the new certificate there, and its key in /etc/{node}.key: a running node uses it within seconds.\n"
+    )
+    assert before == {path: path.read_bytes() for path in tmp_path.glob("security/*")}
+
+
+def test_a_node_that_was_given_another_certificate_is_not_renewed(ottla: Callable[..., Any], tmp_path: Path) -> None:
+    """But one whose set-up was moved is."""
+    ottla("security", "init", "--data", str(tmp_path / "first"))
+    moved = (tmp_path / "first").rename(tmp_path / "moved")
+    ottla("security", "renew", "--data", str(moved))
+    file = moved / "security" / "node.properties"
+    file.write_text(file.read_text().replace("security/node.pem", "own/node.pem"))
+    said = ottla("security", "renew", "--data", str(moved), code=1).err
+    assert f"Nothing was renewed: ssl.keystore.location in {file} names a certificate of your own" in said

@@ -164,14 +164,42 @@ def renew(
 ) -> None:
     """Issue a new certificate for the node, with the same names and those of --host.
 
-    A running node uses it within seconds. Clients continue to trust it, because the authority stays the same.
+    A running node uses it within seconds. Clients continue to trust it, because the authority stays the same. The
+    command refuses if the node uses a certificate of your own authority.
     """
     from ottla.server import secure_setup
 
+    require_own_authority(data, node)
     with plain_refusals(data):
         made = secure_setup.renew(str(data), host or (), node)
     sentence = f"Wrote {made.path}: valid until {day(made.until)}, for {', '.join(made.names)}."
     print_done(sentence, format, path=made.path, names=made.names, until=day(made.until))
+
+
+def require_own_authority(data: Path, node: int | None) -> None:
+    """Raise CommandError if the node, or the cluster, uses another certificate than the one that `renew` writes."""
+    from ottla.cli.cluster.plan import has_plan, read_plan
+    from ottla.cli.properties import read_properties
+    from ottla.server.secure_setup import FOLDER, NODE, NODE_CERTIFICATE
+
+    folder, keystore = data.absolute() / (FOLDER if node is None else str(node)), "ssl.keystore.location"
+    if node is None and has_plan(data) and (tls := read_plan(data).tls):
+        certificate, key = tls["cert"], tls.get("key")
+        where = f"`ottla cluster start --data {quote(str(data))} --tls-cert`"
+    elif (folder / NODE).exists():
+        settings = read_properties(str(folder / NODE))
+        certificate, key = settings.get(keystore), settings.get("ottla.ssl.key.location")
+        where = f"{keystore} in {folder / NODE}"
+    else:
+        return
+    # A set-up may have been copied as a whole: only the end of its path is the same.
+    if certificate is None or Path(certificate).parts[-2:] == (folder.name, NODE_CERTIFICATE):
+        return
+    also = "" if key is None else f", and its key in {key}"
+    raise CommandError(
+        f"Nothing was renewed: {where} names a certificate of your own, {certificate}, which only its authority can "
+        f"renew. Put the new certificate there{also}: a running node uses it within seconds."
+    )
 
 
 @contextmanager
