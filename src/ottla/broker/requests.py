@@ -29,8 +29,8 @@ class Request:
 
     - `channel`: the connection that it came over.
     - `identity`: who sent it: the client as it was authenticated then, also if another node forwards the request.
-    - `tries`: the names of all attempts to have the controller serve it, the last one last. Empty if none was begun, or if
-      the API is not forwarded whole and a client sent it.
+    - `tries`: the names of all attempts to have the controller serve it, the last one last; empty if none was begun, or
+      if a client sent it and the API is not forwarded whole.
     - `body`: the wire message of (api_key, version).
     - `now`: when it was read, or when a piece of it is served.
     - `begun`: when all of it was read.
