@@ -1,6 +1,7 @@
 """The network of a test's cluster: ways that are cut hold what is sent, until they are open again."""
 
 import asyncio
+import gc
 import socket
 import threading
 from asyncio import run_coroutine_threadsafe
@@ -105,6 +106,21 @@ def test_an_end_is_heard_of_when_the_way_is_open(network: Network, nodes: dict[i
     assert not nodes[2].ended.acquire(timeout=SHORT_S)
     network.heal()
     assert nodes[2].ended.acquire(timeout=10)
+
+
+def test_a_connection_whose_sender_says_no_more_lives_on(network: Network, nodes: dict[int, Echo]) -> None:
+    """asyncio refers to neither of its ends strongly by then, so only the network keeps it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        nodes[2].port = int(listening.getsockname()[1])
+        with connect(network, 1, 2) as one:
+            one.shutdown(socket.SHUT_WR)
+            receiver, _ = listening.accept()
+            with receiver:
+                assert receiver.recv(1) == b""
+                network.heal()  # runs the event loop: it is done with the end
+                gc.collect()
+                receiver.sendall(b"a")
+                assert one.recv(1) == b"a"
 
 
 def test_more_than_a_buffer_goes_through_in_order(network: Network) -> None:

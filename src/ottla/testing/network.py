@@ -31,6 +31,8 @@ class Network:
         self._ways: dict[tuple[int, int], asyncio.Event] = {}
         self._entries: dict[tuple[int, int], int] = {}
         self._listening: list[asyncio.Server] = []
+        self._carried: set[asyncio.Task[Any] | None] = set()
+        """The connections. asyncio itself has no strong reference to one whose sender has ended its direction."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
 
@@ -94,12 +96,15 @@ class Network:
         self, sender: int, receiver: int
     ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]:
         async def accept(near: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            self._carried.add(task)
             try:
                 await self._carry(sender, receiver, near, answers)
             except (OSError, TimeoutError, asyncio.CancelledError):
                 pass  # no listener, or the network stops: the connecting node sees its connection close
             finally:
                 answers.transport.abort()
+                self._carried.discard(task)
 
         return accept
 
