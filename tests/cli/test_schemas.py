@@ -24,8 +24,9 @@ KEY, VALUE, UNKNOWN = b"\0\0\0\0\1\x06ann", b"\0\0\0\0\2\2\6", b"\0\0\0\0\x63\1"
 @pytest.fixture(scope="module")
 def registry() -> Iterator[SmallRegistry]:
     with small_registry() as found:
-        found.add('"string"')
-        found.add(json.dumps({"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "int"]}]}))
+        found.add('"string"', subject="names")
+        count = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "int"]}]}
+        found.add(json.dumps(count), subject="counts")
         yield found
 
 
@@ -44,6 +45,26 @@ def test_consume_prints_what_is_decoded(
     assert done.err.count("Not decoded, schema 99: The registry has no schema 99.") == 1
     assert ottla(*options, "--format", r"%k %s %S\n").out.splitlines()[0] == f'"ann" {{"n": 3}} {len(VALUE)}'
     assert ottla(*options, "--keys").out.splitlines()[0] == '"ann"\t{"n": 3}'
+
+
+def test_produce_encodes_what_consume_prints(ottla: Run, ottla_topic: str, registry: SmallRegistry) -> None:
+    there = ("--schema-registry", registry.address)
+    sending = ("produce", ottla_topic, "-p", "0", *there)
+    reading = ("consume", ottla_topic, "-p", "0", "-o", "0", "-e", *there)
+    keyed = ("--key-schema", "names", "--value-schema", "counts:1")
+    ottla(*sending, *keyed, "-K", "\t", stdin='"ann"\t{"n": 3}\n')
+    printed = ottla(*reading, "--format", "json").out
+    ottla(*sending, *keyed, "--format", "json", stdin=printed)
+    ottla(*sending, *keyed, "--key", '"ann"', stdin='{"n": 3}\n')
+    assert ottla(*reading, "--format", r"%k %s\n").out == '"ann" {"n": 3}\n' * 3
+    raw = [json.loads(line) for line in ottla(*reading[:-2], "--format", "json").out.splitlines()]
+    assert [(each["key"], each["value"]) for each in raw] == [(KEY.decode(), VALUE.decode())] * 3
+    wrong = ottla(*sending, *keyed, "-K", "\t", stdin='"ann"\t{"n": "x"}\n', code=1)
+    assert (
+        "Line 1 cannot be sent because of its value. It does not fit Avro, schema 2: the field n must be" in wrong.err
+    )
+    assert "no subject lost, version 7" in ottla(*sending, "--value-schema", "lost:7", code=1).err
+    assert "A record cannot be sent because of its key." in ottla(*sending, *keyed, "-k", "a", code=2).err
 
 
 def test_a_file_or_the_environment_names_the_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +20,7 @@ from tests.harness.console.browser import opened, served
 from tests.harness.console.golden import check_golden
 from tests.harness.console.over_http import User, user
 from tests.harness.schemas.registry import SmallRegistry, small_registry
+from tests.harness.schemas.serializers import Deserializers
 
 USER = {
     "type": "record",
@@ -109,6 +112,58 @@ def test_one_message_and_its_bytes(visitor: User) -> None:
     copy = {"topic": "copies", "partition": 0, "offset": 0}
     assert visitor.client.get("/message/download/value", params=copy).content == VALUE
     assert visitor.client.get("/message/download/key", params=copy).content == KEY
+
+
+def newest(visitor: User, topic: str) -> tuple[bytes, bytes]:
+    """The key and value of the newest record of a topic."""
+    offset = visitor.json("/messages", topic=topic)["rows"][0]["offset"]
+    place = {"topic": topic, "partition": 0, "offset": offset}
+    key, value = (visitor.client.get(f"/message/download/{part}", params=place).content for part in ("key", "value"))
+    return key, value
+
+
+def test_produce_offers_the_subjects_of_the_topic_and_encodes(visitor: User, shop: Shop) -> None:
+    form = visitor.get("/messages/produce", topic="users")
+    assert 'name="value_subject" type="text" value="users-value"' in form
+    assert "Version 1 is the newest." in form
+    assert "The registry has no subject copies-value." in visitor.get("/messages/produce", topic="copies")
+    given = {"key": '"bob"', "key_subject": "users-key", "value_subject": "users-value"}
+    typed = {**given, "value": '{"name": "bob", "age": 7}'}
+    preview = visitor.post("/messages/produce", {"step": "preview", **typed}, {"topic": "copies"}).text
+    assert "The value is encoded by Avro, schema 2, shop.User (users-value version 1)." in preview
+    assert "--key-schema users-key:1 --value-schema users-value:1 --schema-registry" in preview
+    assert visitor.change("/messages/produce", form=typed, topic="copies").status_code == 303
+    sent = newest(visitor, "copies")
+    assert sent == (b"\0\0\0\0\1\x06bob", b"\0\0\0\0\2\x06bob\x0e")
+    assert Deserializers(shop.registry.address).avro(sent[1]) == {"name": "bob", "age": 7}
+    wrong = {**given, "value": '{"name": "bob", "age": "old"}'}
+    refused = visitor.post("/messages/produce", {"step": "preview", **wrong}, {"topic": "copies"})
+    assert refused.status_code == 400
+    assert "It does not fit Avro, schema 2: the field age must be a whole number" in refused.text
+    assert "&#34;old&#34;" in refused.text
+    assert newest(visitor, "copies") == sent
+    assert not shop.registry.posted
+
+
+def test_an_edited_copy_has_the_same_schema(visitor: User) -> None:
+    place = {"topic": "users", "partition": 0, "offset": 0}
+    form = visitor.get("/message/resend", **place)
+    key, value = (html.unescape(each) for each in re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", form, re.DOTALL))
+    assert json.loads(value) == {"name": "<b>", "age": 42}
+    same = {"target": "copies", "key": key, "value": value.replace("\n", "\r\n")}
+    shown = visitor.post("/message/resend", {"step": "preview", **same}, place).text
+    assert "Key and value are sent byte for byte." in shown
+    visitor.change("/message/resend", form=same, **place)
+    assert newest(visitor, "copies") == (KEY, VALUE)
+    visitor.change("/message/resend", form={**same, "value": value.replace("42", "43")}, **place)
+    assert newest(visitor, "copies") == (KEY, b"\0\0\0\0\2\x06<b>\x56")
+    wrong = {"step": "preview", **same, "value": value.replace("age", "agee")}
+    assert "the field agee is unknown" in visitor.post("/message/resend", wrong, place).text
+    visitor.change("/message/resend", form={"target": "copies", "value": "plain"}, topic="users", partition=0, offset=2)
+    assert newest(visitor, "copies")[1] == b"plain"
+    undecoded = {"step": "preview", "target": "copies", "value": "x"}
+    answer = visitor.post("/message/resend", undecoded, place | {"offset": 1})
+    assert "The value cannot be edited now" in answer.text
 
 
 def test_a_search_continues_where_its_time_ended(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ import base64
 import binascii
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeAlias
 
@@ -24,6 +25,7 @@ from ottla.cli.deliveries import Deliveries
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, UsageError, counted, say
 from ottla.cli.printing import Shape
+from ottla.cli.schemas import SchemaRegistry, encoding
 
 EPILOG = "Example: printf 'a:1\\nb:2\\n' | ottla produce clicks --key-separator : --compression zstd"
 
@@ -68,6 +70,19 @@ def produce(
     format: Annotated[
         Shape, typer.Option("--format", help="Format of the lines: values, or the JSON of consume (default text).")
     ] = Shape.TEXT,
+    key_schema: Annotated[
+        str | None,
+        typer.Option("--key-schema", metavar="SUBJECT[:VERSION]", help="Schema that encodes keys (default: none)."),
+    ] = None,
+    value_schema: Annotated[
+        str | None,
+        typer.Option(
+            "--value-schema",
+            metavar="SUBJECT[:VERSION]",
+            help="Schema that encodes values, which are JSON then; by default its newest version (default: none).",
+        ),
+    ] = None,
+    schema_registry: SchemaRegistry = None,
     compression: Annotated[
         Compression, typer.Option("--compression", "-z", help="Compression of batches (default none).")
     ] = Compression.NONE,
@@ -89,10 +104,18 @@ def produce(
         fixed["partition"] = partition
     if key is not None:
         fixed["key"] = key.encode()
-    reader = from_json if format is Shape.JSON else FromText(key_separator, null_value)
+    schemas = {name: text for name, text in (("key", key_schema), ("value", value_schema)) if text is not None}
+    reader = partial(from_json, texts=schemas) if format is Shape.JSON else FromText(key_separator, null_value)
     settings = {"compression.type": compression.value, "acks": acks, "linger.ms": 5, **SPREAD}
     with ExitStack() as stack:
         given = lines(input, stack)
+        if schemas:
+            encode = encoding(cluster, schema_registry, schemas, stack)
+            reader = Encoded(reader, encode)
+            try:
+                fixed = encode(fixed)
+            except ValueError as wrong:
+                raise UsageError(f"A record {wrong}") from None
         settings |= client_properties(cluster)
         send_all(Deliveries(settings), topic, given, reader, fixed)
 
@@ -191,14 +214,29 @@ class FromText:
         return {"key": key, "value": None if value == self._null else value}
 
 
-def from_json(line: bytes) -> dict[str, Any]:
+class Encoded:
+    """Encodes the records of another reader by schemas."""
+
+    def __init__(self, reader: Reader, encode: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self._reader, self._encode = reader, encode
+
+    def __call__(self, line: bytes) -> dict[str, Any]:
+        return self._encode(self._reader(line))
+
+
+def from_json(line: bytes, texts: Container[str] = ()) -> dict[str, Any]:
     """Parse an object with optional value, key, headers and timestamp; other fields, such as the record's origin, are
-    ignored."""
+    ignored. Of `texts`, key and value, it returns the JSON itself."""
+
+    def part(name: str) -> bytes | None:
+        value = given.get(name)
+        return json.dumps(value).encode() if name in texts and value is not None else as_bytes(value)
+
     try:
         given = json.loads(line)
         if not isinstance(given, dict):
             raise ValueError
-        record: dict[str, Any] = {"value": as_bytes(given.get("value")), "key": as_bytes(given.get("key"))}
+        record: dict[str, Any] = {"value": part("value"), "key": part("key")}
         headers = [(str(name), as_bytes(value)) for name, value in given.get("headers") or ()]
         timestamp = given.get("timestamp")
         if timestamp is not None and not isinstance(timestamp, int):

@@ -7,9 +7,9 @@ all users of the machine can read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,6 +18,7 @@ from ottla.cli.output import CommandError, UsageError
 from ottla.cli.printing import Shown
 
 if TYPE_CHECKING:
+    from ottla.schemas.encoder import Chosen
     from ottla.schemas.registry import RegistrySettings
 
 SchemaRegistry = Annotated[
@@ -26,7 +27,7 @@ SchemaRegistry = Annotated[
         "--schema-registry",
         envvar="OTTLA_SCHEMA_REGISTRY",
         metavar="URL",
-        help="Schema registry that decodes Avro, Protobuf and JSON Schema (default: none).",
+        help="Schema registry of Avro, Protobuf and JSON Schema (default: none).",
     ),
 ]
 URL: Final = "schema.registry.url"
@@ -99,6 +100,53 @@ def decoding(registry: RegistrySettings, tell: Callable[[str], None], stack: Exi
         return record._replace(decoded_key=key, decoded_value=value)
 
     return decode
+
+
+def encoding(
+    cluster: Cluster, url: str | None, schemas: Mapping[str, str], stack: ExitStack
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A function that encodes the key and value of a record, each if there is a SUBJECT[:VERSION] for it. It raises
+    ValueError with the rest of a sentence. The stack closes the encoder. Raises UsageError and CommandError."""
+    registry = registry_of(cluster, url)
+    if registry is None:
+        raise UsageError("A schema needs --schema-registry URL.")
+    from ottla.schemas.decoder import Decoder
+    from ottla.schemas.encoder import NotEncodedError
+    from ottla.schemas.registry import Bounds, SchemaUnavailableError
+
+    decoder = Decoder(registry)
+    stack.callback(decoder.close)
+    try:
+        chosen = {part: chosen_of(text) for part, text in schemas.items()}
+        versions = {part: decoder.encoder.version(each, Bounds()) for part, each in chosen.items()}
+    except SchemaUnavailableError as unavailable:
+        raise CommandError(str(unavailable)) from None
+
+    def encode(record: dict[str, Any]) -> dict[str, Any]:
+        found = dict(record)
+        for part, each in chosen.items():
+            text = record.get(part)
+            if text is None:
+                continue
+            try:
+                found[part] = decoder.encoder.encoded(each, text.decode(), Bounds(), versions[part]).data
+            except UnicodeDecodeError:
+                raise ValueError(f"cannot be sent, because its {part} is not text in UTF-8.") from None
+            except NotEncodedError as refused:
+                raise ValueError(f"cannot be sent because of its {part}. {refused}") from None
+        return found
+
+    return encode
+
+
+def chosen_of(text: str) -> Chosen:
+    """The schema that SUBJECT[:VERSION] names. Subjects may have colons."""
+    from ottla.schemas.encoder import Chosen
+
+    subject, colon, version = text.rpartition(":")
+    if colon and subject and (version == "latest" or (version.isascii() and version.isdigit() and int(version[:10]))):
+        return Chosen(subject, None if version == "latest" else int(version[:10]))
+    return Chosen(text)
 
 
 TOLD_MAX: Final = 100

@@ -78,8 +78,13 @@ class Context:
     @property
     def consume_options(self) -> tuple[str, ...]:
         """The options with which `ottla consume` shows records as pages do."""
+        return ("--format", "json", *self.registry_options)
+
+    @property
+    def registry_options(self) -> tuple[str, ...]:
+        """The options of commands that name the schema registry."""
         registry = self.settings.registry
-        return ("--format", "json", *(() if registry is None else ("--schema-registry", registry.url)))
+        return () if registry is None else ("--schema-registry", registry.url)
 
     def command(self, *words: str) -> str:
         """A command line that reaches this cluster: "ottla topics list --bootstrap ..."."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ottla.client.errors import ClientError
 from ottla.console.browsing.partitioner import partition_of
+from ottla.console.encoding import KEY, VALUE, Content
 from ottla.console.page import Context, Done, InputError, Preview, url
 from ottla.doctor.words import size
 from ottla.escaping import visible
@@ -25,23 +27,23 @@ class Wanted:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[Any, bytes | None], ...]
+    parts: Mapping[str, Content]
 
     @classmethod
     def to(
         cls,
         topic: Any,
         partition: str,
-        key: bytes | None,
-        value: bytes | None,
+        parts: Mapping[str, Content],
         headers: tuple[tuple[Any, bytes | None], ...],
     ) -> Self:
         """A record for a topic of a metadata answer. An empty partition is chosen by the key. Raises InputError."""
-        count = len(topic.partitions)
+        count, key, value = len(topic.partitions), parts[KEY].data, parts[VALUE].data
         text = partition.strip()
         if text and not (text.isascii() and text.isdigit() and int(text[:9]) < count):
             raise InputError(f"{visible(topic.name)} has the partitions 0 to {count - 1}.")
         chosen = int(text) if text else partition_of(key, count) if key is not None else 0
-        return cls(topic.name, chosen, key, value, headers)
+        return cls(topic.name, chosen, key, value, headers, parts)
 
     @property
     def size(self) -> int:
@@ -67,10 +69,17 @@ def preview_of(context: Context, wanted: Wanted, verb: str) -> Preview:
     """Describes the record and its place."""
     kind = "a tombstone" if wanted.value is None else "one record"
     where = f"partition {wanted.partition} of {visible(wanted.topic)}"
+    encoded = {part: each for part, each in wanted.parts.items() if each.schema}
+    options = [word for each in encoded.values() for word in each.options]
+    options += context.registry_options if options else ()
     return Preview(
         wanted.topic,
-        (f"{verb} {kind} of {size(wanted.size)} to {where}. Every group that reads the topic gets it.",),
-        command=context.command("produce", wanted.topic, "--partition", str(wanted.partition)),
+        (
+            f"{verb} {kind} of {size(wanted.size)} to {where}. Every group that reads the topic gets it.",
+            *(f"The {part} is encoded by {each.schema}." for part, each in encoded.items()),
+        ),
+        facts=[each.schema for each in encoded.values()],
+        command=context.command("produce", wanted.topic, "--partition", str(wanted.partition), *options),
     )
 
 

@@ -1,4 +1,4 @@
-"""Decodes values in Avro with fastavro, as values of JSON.
+"""Decodes values in Avro with fastavro as values of JSON, and encodes them.
 
 Values of unions have no name of their branch. Bytes are text in ISO 8859-1, as in Avro's own JSON. Logical types are
 written as people read them: times in ISO 8601, decimals and UUIDs as text.
@@ -16,6 +16,9 @@ from typing import Any, Final
 
 from fastavro import parse_schema
 from fastavro.read import LOGICAL_READERS, schemaless_reader
+from fastavro.write import schemaless_writer
+
+from ottla.schemas.fitting import Fitting
 
 _DEPTH_MAX: Final = 200
 _RECORD: Final = "ottla_value_of_the_schema"
@@ -35,6 +38,7 @@ class Avro:
         kind: Any = self._schema["fields"][0]["type"]
         if isinstance(kind, dict):
             kind = kind.get("name") or kind["type"]
+        self._fitting = Fitting(named)
         self.name = kind if isinstance(kind, str) else "union"
 
     def decoded(self, data: bytes) -> Any:
@@ -45,6 +49,13 @@ class Avro:
         if left:
             raise ValueError(f"{left} bytes follow the value")
         return plain(value["value"])
+
+    def encoded(self, value: Any) -> bytes:
+        """The bytes of a value of JSON. Raises MisfitError, or an error of fastavro."""
+        stream = io.BytesIO()
+        fitted = self._fitting.fitted(self._schema["fields"][0]["type"], value, "")
+        schemaless_writer(stream, self._schema, {"value": fitted})
+        return stream.getvalue()
 
 
 def _json(text: str) -> Any:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 from ottla.escaping import visible
+from ottla.schemas.encoder import Encoder
 from ottla.schemas.framing import Framed, MalformedError
 from ottla.schemas.process import Content, DecodingProcess, Reply
 from ottla.schemas.registry import (
@@ -26,7 +27,7 @@ from ottla.schemas.registry import (
 
 VALUE_BYTES_MAX: Final = 1 << 20
 """A longer key or value is not decoded."""
-NEEDED: Final = ("fastavro", "google.protobuf", "grpc_tools")
+NEEDED: Final = ("fastavro", "google.protobuf", "grpc_tools", "jsonschema")
 
 
 class Decoded(NamedTuple):
@@ -39,11 +40,12 @@ class Decoded(NamedTuple):
 
 
 class Decoder:
-    """Decodes by the schemas of one registry, for any thread."""
+    """Decodes by the schemas of one registry, for any thread; `encoder` encodes by them."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._registry = Registry(settings)
         self._process = DecodingProcess()
+        self.encoder = Encoder(self._registry, self._process)
 
     def close(self) -> None:
         self._process.close()

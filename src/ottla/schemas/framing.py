@@ -1,4 +1,4 @@
-"""Finds the id of the schema with which a key or value was written.
+"""Finds the id of the schema with which a key or value was written, and writes it.
 
 Confluent's serializers write the id in front: a zero byte and four bytes. Since version 8 they can put it into a header
 instead, as a GUID: a byte 1 and sixteen bytes. For Protobuf the position of the message's type in its file follows.
@@ -9,7 +9,7 @@ Source: Confluent's wire format; SchemaId.java of Schema Registry 8.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,6 +36,14 @@ class Framed:
     prefix: bytes | None
     content: bytes
 
+    def front(self, *, is_protobuf: bool) -> bytes:
+        """The bytes in front of the content or message. Raises MalformedError."""
+        if self.prefix is not None:
+            return b""
+        at = _indexes(self.content)[1] if is_protobuf else 0
+        assert isinstance(self.schema, int)
+        return numbered(self.schema) + self.content[:at]
+
     def message(self) -> tuple[tuple[int, ...], bytes]:
         """Of Protobuf: the position of the type in its file, and the message. Raises MalformedError."""
         if self.prefix is None:
@@ -55,6 +63,25 @@ def framed(data: bytes | None, headers: Iterable[tuple[Any, Any]] = (), *, is_ke
             return None if found is None else Framed(found[0], value[found[1] :], data)
     found = _id_in(data)
     return None if found is None or isinstance(found[0], str) else Framed(found[0], None, data[found[1] :])
+
+
+def numbered(schema: int, indexes: Sequence[int] | None = None) -> bytes:
+    """The bytes in front of a value: the number of its schema, and for Protobuf the position of its type."""
+    front = bytes((_BY_NUMBER,)) + schema.to_bytes(4, "big")
+    if indexes is None:
+        return front
+    if list(indexes) == [0]:
+        return front + b"\0"
+    return front + b"".join(map(_varint_of, (len(indexes), *indexes)))
+
+
+def _varint_of(value: int) -> bytes:
+    """A number from 0 in zigzag."""
+    found, rest = bytearray(), value << 1
+    while rest > 0x7F:
+        found.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes((*found, rest))
 
 
 def _id_in(data: bytes) -> tuple[int | str, int] | None:

@@ -1,4 +1,4 @@
-"""Runs the process that decodes values, and starts another one if it ends or takes too long."""
+"""Runs the process that decodes and encodes values, and starts another one if it ends or takes too long."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from ottla.schemas.registry import Bounds, Schema
 
@@ -44,6 +44,16 @@ class Reply(NamedTuple):
     why: str
 
 
+class Encoding(NamedTuple):
+    """The bytes of a value, of Protobuf the position of its type, and the name of its type; or the reason why there are
+    none."""
+
+    data: bytes | None
+    indexes: tuple[int, ...] | None
+    name: str
+    why: str
+
+
 class WorkerEndedError(Exception):
     """The process ended, or did not answer in time; the text is the end of a sentence."""
 
@@ -52,7 +62,7 @@ class WorkerEndedError(Exception):
 
 
 class DecodingProcess:
-    """A process that decodes values, for one thread at a time."""
+    """A process that decodes and encodes values, for one thread at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,31 +93,60 @@ class DecodingProcess:
         left = len(contents) - len(replies)
         return replies + [None if why is None else Reply(None, "", why)] * left
 
+    def encode(self, schema: Schema, type: str | Sequence[int], text: str, bounds: Bounds) -> Encoding:
+        """The bytes of a value of JSON. `type` is of Protobuf: a name, "" for the first, or a position."""
+        began = time.monotonic()
+        if not self._lock.acquire(timeout=max(0.0, bounds.seconds_left)):
+            bounds.seconds_left = 0.0
+            return Encoding(None, None, "", "there was no time left to encode it")
+        try:
+            bounds.seconds_left -= time.monotonic() - began
+            type = type if isinstance(type, str) else list(type)
+            (told,) = self._exchanged(schema, {"texts": [(type, text)]}, 1, bounds)
+        except WorkerEndedError as ended:
+            self._end()
+            return Encoding(None, None, "", str(ended))
+        finally:
+            self._lock.release()
+        data, indexes = told.get("data"), told.get("indexes")
+        return Encoding(
+            None if data is None else base64.b64decode(data),
+            None if indexes is None else tuple(indexes),
+            told.get("name", ""),
+            told.get("why", ""),
+        )
+
     def close(self) -> None:
         with self._lock:
             self._end()
 
     def _batch(self, schema: Schema, contents: Sequence[Content], replies: list[Reply | None], bounds: Bounds) -> None:
         """Add the replies to some of the next values. Raises WorkerEndedError."""
-        process = self._started(schema)
-        began, size = time.monotonic(), 0
+        size = 0
         values: list[tuple[tuple[int, ...], str]] = []
         for each in contents[len(replies) :]:
             size += len(each.data)
             if values and size > _BATCH_BYTES:
                 break
             values.append((each.indexes, base64.b64encode(each.data).decode()))
+        for told in self._exchanged(schema, {"values": values}, len(values), bounds):
+            replies.append(Reply(told.get("json"), told.get("name", ""), told.get("why", "")))
+
+    def _exchanged(
+        self, schema: Schema, asked: Mapping[str, object], count: int, bounds: Bounds
+    ) -> Iterator[dict[str, Any]]:
+        """The answers to a request, as they arrive. Raises WorkerEndedError."""
+        process = self._started(schema)
+        began = time.monotonic()
         sent = schema.id in self._sent
         described = None if sent else {"kind": schema.kind, "text": schema.text, "references": schema.references}
-        request = {"key": str(schema.id), "schema": described, "values": values}
         self._sent.add(schema.id)
         try:
             assert process.stdin is not None
-            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.write(json.dumps({"key": str(schema.id), "schema": described, **asked}).encode() + b"\n")
             process.stdin.flush()
-            for _ in values:
-                told = json.loads(self._line(process, VALUE_S))
-                replies.append(Reply(told.get("json"), told.get("name", ""), told.get("why", "")))
+            for _ in range(count):
+                yield json.loads(self._line(process, VALUE_S))
         except (OSError, ValueError):
             raise WorkerEndedError from None
         finally:

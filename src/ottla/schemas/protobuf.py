@@ -1,4 +1,4 @@
-"""Decodes messages in Protobuf with Google's library, as values of JSON.
+"""Decodes messages in Protobuf with Google's library as values of JSON, and encodes them.
 
 A schema is the FileDescriptorProto that registries give with `format=serialized`, or else source text, which protoc
 compiles. Fields have the names of the schema, and fields without a value their defaults.
@@ -77,6 +77,28 @@ class Protobuf:
             descriptor_pool=self._pool,
         )
 
+    def indexes_of(self, name: str) -> list[int]:
+        """The position of the type with this name, with or without its package. Raises ValueError."""
+        found = {self.name_of(each): each for each in _positions(self._file.message_type)}
+        for each in (name, f"{self._file.package}.{name}"):
+            if each in found:
+                return found[each]
+        raise ValueError(f"the schema has no type {name}, but {', '.join(found)}")
+
+    def encoded(self, indexes: Sequence[int], value: Any) -> bytes:
+        """The message of a value of JSON. Raises ValueError with part of a sentence that names the field."""
+        if not isinstance(value, dict):
+            raise ValueError("it must be an object")
+        message: Any = GetMessageClass(self._pool.FindMessageTypeByName(self.name_of(indexes)))()
+        try:
+            json_format.ParseDict(value, message, descriptor_pool=self._pool)
+        except json_format.ParseError as wrong:
+            raise ValueError(_misfit(str(wrong))) from None
+        missing = message.FindInitializationErrors()
+        if missing:
+            raise ValueError(f"the field {missing[0]} is missing")
+        return message.SerializeToString(deterministic=True)
+
     def _add(self, name: str, file: FileDescriptorProto) -> None:
         """Add a file under the name by which others import it."""
         if name in self._known:
@@ -87,6 +109,26 @@ class Protobuf:
                 self._add(each, _googles(each))
         file.name = name
         self._pool.Add(file)
+
+
+def _positions(types: Iterable[Any]) -> Iterable[list[int]]:
+    """The positions of types and of those within them."""
+    for at, each in enumerate(types):
+        yield [at]
+        yield from ([at, *rest] for rest in _positions(each.nested_type))
+
+
+def _misfit(text: str) -> str:
+    """An error of the library as part of a sentence that names the field."""
+    names: list[str] = []
+    while (within := re.fullmatch(r"Failed to parse (\S+) field: (.*)", text, re.DOTALL)) is not None:
+        names.append(within[1])
+        text = within[2]
+    unknown = re.match(r'Message type "(.+)" has no field named "(.+)" at ', text)
+    if unknown is not None:
+        return f"the field {'.'.join([*names, unknown[2]])} is unknown in {unknown[1]}"
+    text = text.rstrip(".")
+    return f"the field {'.'.join(names)}: {text}" if names else text
 
 
 def _descriptor(text: str) -> FileDescriptorProto | None:

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from ottla.client.https import FetchFailedError, UrlRefusedError, fetch, is_local, place_of
@@ -118,6 +118,14 @@ class Schema:
         return f"{KINDS[self.kind]}, schema {self.id}"
 
 
+class Version(NamedTuple):
+    """A version of a subject, and the number of its schema."""
+
+    subject: str
+    version: int
+    schema: int
+
+
 class Registry:
     """The schemas of a registry, for any thread."""
 
@@ -147,6 +155,18 @@ class Registry:
             raise
         self._keep(found)
         return found
+
+    def version(self, subject: str, version: int | None, bounds: Bounds) -> Version:
+        """A version of a subject, None for its newest. It is asked for each time, because subjects change. Raises
+        SchemaUnavailableError."""
+        which = "" if version is None else f", version {version}"
+        missing = f"The registry has no subject {visible(subject)}{which}."
+        path = f"/subjects/{quote(subject, safe='', errors='replace')}/versions/{version or 'latest'}"
+        answer = self._answer(path, missing, bounds)
+        found, number = answer.get("version"), answer.get("id")
+        if not isinstance(found, int) or not isinstance(number, int) or not 0 < number < 1 << 31:
+            raise SchemaUnavailableError("The schema registry's answer names no version and no schema.")
+        return Version(subject, found, number)
 
     def _keep(self, schema: Schema) -> None:
         with self._lock:

@@ -17,7 +17,8 @@ from urllib.parse import unquote, urlsplit
 @dataclass
 class SmallRegistry:
     """Schemas by number, GUID and subject. `answers` replaces the answer to a path: status, headers, body; a body of
-    None closes the connection. `asked` are the paths of GETs, `logins` their Authorization headers. If it does not
+    None closes the connection. `asked` are the paths of GETs, `logins` their Authorization headers, `posted` the
+    paths of POSTs. If it does not
     serialize, it gives schemas of Protobuf as they were registered."""
 
     address: str = ""
@@ -26,6 +27,7 @@ class SmallRegistry:
     asked: list[str] = field(default_factory=list)
     logins: list[str | None] = field(default_factory=list)
     serializes: bool = True
+    posted: list[str] = field(default_factory=list)
 
     def add(self, schema: str, kind: str = "AVRO", subject: str = "s", references: list[dict] | None = None) -> int:
         """The number of a schema, new or known."""
@@ -53,8 +55,12 @@ class SmallRegistry:
                 found = self.described(number) if 0 < number <= len(self.schemas) else None
             case ["subjects", subject, "versions", version]:
                 every = [self.described(each + 1) for each in range(len(self.schemas))]
-                wanted = (each for each in every if (each["subject"], str(each["version"])) == (subject, version))
-                found = next(wanted, None)
+                of_subject = [each for each in every if each["subject"] == subject]
+                if version == "latest":
+                    of_subject = of_subject[-1:]
+                else:
+                    of_subject = [each for each in of_subject if str(each["version"]) == version]
+                found = of_subject[0] if of_subject else None
             case _:
                 return None
         if found is None or found["schemaType"] != "PROTOBUF" or not self.serializes:
@@ -84,6 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.registry.posted.append(self.path)
         subject = unquote(urlsplit(self.path).path.split("/")[2])
         number = self.registry.add(body["schema"], body.get("schemaType", "AVRO"), subject, body.get("references"))
         self._send(200, json.dumps(self.registry.described(number)).encode())

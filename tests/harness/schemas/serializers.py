@@ -1,4 +1,4 @@
-"""Serializes values with Confluent's own serializers, so that the bytes are a real client's."""
+"""Serializes and deserializes values with Confluent's own classes, so that the bytes are a real client's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from typing import Any, Final
 
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient, header_schema_id_serializer
-from confluent_kafka.schema_registry.avro import AvroSerializer
-from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -43,6 +44,23 @@ class Serializers:
     def protobuf(self, message: Any, *, topic: str = "t", headers: list[tuple[str, bytes]] | None = None) -> bytes:
         serializer = ProtobufSerializer(type(message), self.client, {"use.deprecated.format": False, **_conf(headers)})
         return _done(serializer(message, _context(topic, headers, False)))
+
+
+class Deserializers:
+    """Confluent's deserializers for a registry."""
+
+    def __init__(self, address: str) -> None:
+        self._client = SchemaRegistryClient({"url": address})
+
+    def avro(self, data: bytes) -> Any:
+        return AvroDeserializer(self._client)(data, _context("t", None, False))
+
+    def protobuf(self, kind: Any, data: bytes) -> Any:
+        made = ProtobufDeserializer(kind, {"use.deprecated.format": False}, self._client)
+        return made(data, _context("t", None, False))
+
+    def json(self, schema: str, data: bytes) -> Any:
+        return JSONDeserializer(schema, schema_registry_client=self._client)(data, _context("t", None, False))
 
 
 def _conf(headers: list[tuple[str, bytes]] | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ottla.console.browsing.decoding import Decoding
 from ottla.console.browsing.filters import Filter
 from ottla.console.browsing.found import Found
 from ottla.console.browsing.scan import Scan
+from ottla.console.encoding import KEY, VALUE, edit_fields, edited
 from ottla.console.page import (
     Change,
     Context,
@@ -94,12 +95,12 @@ def resend_fields(context: Context) -> Iterable[Field]:
     return (
         Field("target", "Topic", value=context.need("topic"), required=True),
         Field("partition", "Partition", "number", hint="Empty: by the key, as Kafka's clients do."),
+        *edit_fields(context, found_at(context)),
     )
 
 
-def resent(context: Context) -> Wanted:
-    """The same key, value and headers for the topic of the form. Raises InputError."""
-    found = found_at(context)
+def resent(context: Context, found: Found) -> Wanted:
+    """The key, value and headers for the topic of the form: the same, or as edited. Raises InputError."""
     if found.control:
         raise InputError("A control record cannot be sent.")
     target = context.form.get("target", "").strip()
@@ -107,18 +108,26 @@ def resent(context: Context) -> Wanted:
         topic = topic_of(context, target)
     except MissingError as missing:
         raise InputError(str(missing)) from None
-    record = found.record
-    return Wanted.to(topic, context.form.get("partition", ""), record.key, record.value, tuple(record.headers))
+    parts = edited(context, found)
+    return Wanted.to(topic, context.form.get("partition", ""), parts, tuple(found.record.headers))
 
 
 def resend_preview(context: Context) -> Preview:
-    preview = preview_of(context, resent(context), "Sends a copy of this record:")
-    return replace(preview, warnings=("The copy gets a new offset and the present time.",))
+    found = found_at(context)
+    wanted, record = resent(context, found), found.record
+    preview = preview_of(context, wanted, "Sends a copy of this record:")
+    kept = [part for part, own in ((KEY, record.key), (VALUE, record.value)) if wanted.parts[part].data == own]
+    said = f"{' and '.join(kept).capitalize()} {'are' if kept[1:] else 'is'} sent byte for byte." if kept else ""
+    return replace(
+        preview,
+        sentences=(*preview.sentences, *([said] if said else [])),
+        warnings=("The copy gets a new offset and the present time.",),
+    )
 
 
 def resend(context: Context) -> Done:
     """Append a copy of the record."""
-    return append(context, resent(context))
+    return append(context, resent(context, found_at(context)))
 
 
 PAGE: Final = Page(

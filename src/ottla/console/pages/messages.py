@@ -15,6 +15,7 @@ from ottla.console.browsing.found import Found
 from ottla.console.browsing.partitioner import partition_of
 from ottla.console.browsing.scan import Scan, Scanned
 from ottla.console.browsing.texts import AUTO, FORMATS, JSON, Shown, shown
+from ottla.console.encoding import KEY, VALUE, Content, schema_fields, typed
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Part, Preview, View, time_in, url
 from ottla.console.producing import Wanted, append, headers_in, preview_of
 from ottla.console.reading import leaders_of, metadata_of_all, offsets, topic_of
@@ -317,11 +318,13 @@ def tail_of(context: Context, scanned: Scanned, skipped: int, decoding: Decoding
 
 
 def produce_fields(context: Context) -> tuple[Field, ...]:
-    context.need("topic")
+    topic = context.need("topic")
     return (
         Field("partition", "Partition", "number", hint="Empty: by the key, as Kafka's clients do; 0 without a key."),
         Field("key", "Key", hint="Empty: no key."),
+        *schema_fields(context, topic, KEY),
         Field("value", "Value", "textarea"),
+        *schema_fields(context, topic, VALUE),
         Field("tombstone", "No value: a tombstone, which deletes the key in a compacted topic", "checkbox"),
         Field("headers", "Headers", "textarea", hint="One a line, as name=value."),
     )
@@ -331,9 +334,13 @@ def wanted_of(context: Context) -> Wanted:
     """The record that the form describes. Raises InputError."""
     form = context.form
     topic = topic_of(context, context.need("topic"))
-    key = form.get("key", "").encode("utf-8", "surrogateescape") or None
-    value = None if form.get("tombstone") else form.get("value", "").replace("\r\n", "\n").encode()
-    return Wanted.to(topic, form.get("partition", ""), key, value, headers_in(form.get("headers", "")))
+    key = form.get("key", "")
+    value = None if form.get("tombstone") else form.get("value", "").replace("\r\n", "\n")
+    parts = {
+        KEY: typed(context, KEY, key) if key else Content(None),
+        VALUE: Content(None) if value is None else typed(context, VALUE, value),
+    }
+    return Wanted.to(topic, form.get("partition", ""), parts, headers_in(form.get("headers", "")))
 
 
 def produce_preview(context: Context) -> Preview:
