@@ -9,6 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from ottla.cli.reporting import command_line
 from ottla.client import Client
 from ottla.client.reporting import create_if_missing
 from ottla.client.reports import FAILED, RUNNING, SILENT, STOPPED
@@ -96,3 +99,13 @@ def test_a_killed_shipper_is_silent_and_the_next_one_ends_as_itself(
     assert (ended.state, ended.pid, ended.reads, ended.writes) == (STOPPED, os.getpid(), (str(lines),), (topic,))
     assert "acknowledged" in ended.summary
     assert {"lines", "bytes"} < ended.figures.keys()
+
+
+def test_the_command_in_a_report_has_no_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["ship", "./my logs", "-X", "sasl.password=a=b", "--property=ssl.key.pem=x\ny", "--config", "a=b"]
+    shown = command_line([*given, "--schema-registry", "https://ann:pw@registry:8081"])
+    assert shown == (
+        f"cd {tmp_path} && ottla ship './my logs' -X sasl.password=... --property=ssl.key.pem=... --config a=b "
+        "--schema-registry https://...@registry:8081"
+    )

@@ -10,11 +10,22 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from ottla.client import Client
 from ottla.client.errors import ClientError
+from ottla.client.reports import RUNNING, SILENT
 from ottla.console.browsing.found import Found
 from ottla.console.browsing.scan import NONE
 from ottla.console.kmq_reading import Span, done_from, follow, queue_names
-from ottla.console.pages.kmq_queue import doing, partition_row, spans_of, whole, why_of, work_rows
+from ottla.console.pages.kmq_queue import (
+    Reported,
+    TrackerReport,
+    doing,
+    partition_row,
+    spans_of,
+    whole,
+    why_of,
+    work_rows,
+)
 from ottla.doctor.snapshot import Committed, Group
 from ottla.kmq import KmqClient, KmqConfig, create_topics
 from ottla.kmq.events import Reason
@@ -26,6 +37,7 @@ from ottla.testing import EmbeddedBroker
 from tests.harness.console.browser import Opened
 from tests.harness.console.golden import check_golden
 from tests.harness.console.over_http import User, user
+from tests.harness.reports import report, write_reports
 from tests.harness.waiting import soon
 from tests.kmq.conftest import QUICK, QueueStage, take
 from tests.kmq.test_redrive import write_letter
@@ -85,10 +97,12 @@ def test_a_position_outside_the_topic_is_not_used() -> None:
 
 def test_what_stops_a_queue_in_words() -> None:
     config = KmqConfig(queue="q")
-    assert "are overdue and the group kmq-q-tracker has no members" in why_of(config, 0, 2, 1, 0)
-    assert "kmq-q-tracker has no members" in why_of(config, 0, 0, 1, 0)
-    assert "the group kmq-q has no members" in why_of(config, 3, 0, 0, 1)
-    assert why_of(config, 3, 1, 1, 1) == ""
+    none, silent = Reported(), Reported((TrackerReport("t", SILENT, 0, "web1"),))
+    running = Reported((TrackerReport("t", RUNNING, 0, "web1"),))
+    assert why_of(config, 0, 2, 1, 0, none).startswith("Messages are overdue, and no tracker is known to run")
+    assert why_of(config, 0, 0, 1, 0, silent).startswith("No tracker is known to run")
+    assert "the group kmq-q has no members" in why_of(config, 3, 0, 0, 1, none)
+    assert why_of(config, 3, 1, 1, 1, none) == why_of(config, 3, 1, 1, 0, running) == ""
 
 
 def test_the_progress_of_redrives_is_read_with_care() -> None:
@@ -152,9 +166,33 @@ def test_a_queue_with_its_messages_workers_and_what_is_overdue(visitor: User, qu
     assert view["messages"][1]["until_ms"] - view["messages"][1]["since_ms"] == 3_600_000
     assert view["workers"][0]["host"] == "/127.0.0.1"
     assert view["trackers"] == []
-    assert "no tracker redelivers them" in view["why"]
+    assert "no tracker is known to run" in view["why"]
+    assert "there is no topic ottla.reports" in view["reported"]["why"]
+    page = visitor.get("/kmq-queue", name=QUEUE)
+    assert "Whether a tracker runs on Spark cannot be known here." in page
+    assert "ottla kmq tracker parcels</pre>" in page
     assert view["command"] == "ottla kmq stats parcels"
     assert "no address" in visitor.get("/kmq-dead-letters", name=QUEUE)
+
+
+def test_a_tracker_is_known_by_its_reports(visitor: User, console_broker: EmbeddedBroker) -> None:
+    created(console_broker, KmqConfig(queue="tracked"))
+    about = {"kind": "kmq-tracker", "host": "web1"}
+    with user(console_broker.bootstrap_servers, reports="of-trackers") as other:
+        with Client(console_broker.bootstrap_servers) as client:
+            ours = report("on Spark", reads=("tracked__markers",), every_ms=3_600_000, **about)
+            write_reports(client, report("other", reads=("a__markers",), **about), topic="of-trackers")
+            view = other.json("/kmq-queue", name="tracked")
+            assert view["reported"] == {"trackers": [], "why": ""}
+            assert view["why"].startswith("No tracker is known to run")
+            assert "No tracker of this queue reports to" in other.get("/kmq-queue", name="tracked")
+            write_reports(client, ours, topic="of-trackers")
+        view = other.json("/kmq-queue", name="tracked")
+        assert [(each["name"], each["state"], each["host"]) for each in view["reported"]["trackers"]] == [
+            ("on Spark", "running", "web1")
+        ]
+        assert view["why"] == ""
+        assert "To find one that does not report" not in other.get("/kmq-queue", name="tracked")
 
 
 def test_a_queue_with_names_of_its_own(visitor: User, console_broker: EmbeddedBroker) -> None:

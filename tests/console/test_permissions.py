@@ -366,6 +366,22 @@ def test_a_record_that_may_not_be_read_is_not_missing(guests: dict[str, User]) -
     assert guests[ADMIN].client.get(address("/message", {**place, "offset": 999})).status_code == 404
 
 
+def test_reports_are_hidden_as_soon_as_the_right_to_read_is_gone(guests: dict[str, User]) -> None:
+    """A session remembers the reports that it has read; the broker's present answer decides whether it shows them."""
+    acl = {"principal": "User:ada", "permission": "ALLOW", "operation": "READ", "kind": "TOPIC", "name": REPORTS,
+           "pattern": "LITERAL", "host": "*"}  # fmt: skip
+    for path in ("/pipelines", "/pipeline?name=nightshift"):
+        assert "web1" not in guests[ADA].client.get(path).text
+    assert guests[ADMIN].change("/security/add-acl", "User:ada", acl).status_code == 303
+    assert "nightshift" in guests[ADA].get("/pipelines")
+    assert guests[ADA].get("/pipeline", name="nightshift")
+    assert guests[ADMIN].change("/security/remove-acl", "User:ada", **acl).status_code == 303
+    text = guests[ADA].get("/pipelines")
+    assert "You may not read the topic ottla.reports" in text
+    assert "nightshift" not in text
+    guests[ADA].get("/pipeline", 403, name="nightshift")
+
+
 @pytest.mark.parametrize("user", [ADA, GUEST])
 def test_a_hidden_thing_looks_like_a_missing_one(guests: dict[str, User], user: str) -> None:
     """An answer does not tell that a topic, group or transactional id exists."""

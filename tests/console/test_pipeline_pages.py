@@ -69,6 +69,8 @@ def test_why_nothing_is_shown() -> None:
 def console_broker() -> Iterator[EmbeddedBroker]:
     """A broker with the reports of four pipelines, the last of which is silent, and a record that is no report."""
     with EmbeddedBroker() as broker, Client(broker.bootstrap_servers) as client:
+        broker.create_topic("logs")
+        client.produce_raw("logs", 0, bytes(build_batch([Record(each, 0, None, b"line") for each in range(4)])))
         for lag in (40, 20, 0):
             figures = {"rows": 1_000 - lag, "in_rate": 12.5, "processed_rate": 80, "lag": lag, "batch_ms": 420}
             known = {"host": "web1", "pid": 4242, "ottla": "1.0", "reads": ("clicks",), "writes": ("/lake",)}
@@ -78,7 +80,16 @@ def console_broker() -> Iterator[EmbeddedBroker]:
             client,
             report(TRACKER, kind="kmq-tracker", state=FAILED, host="web1", error="There is no topic jobs."),
             report(SHIP, kind="ship", state=STOPPED, host="web2", summary="3 records acknowledged."),
-            report(GONE, kind="logs", every_ms=0, host="web3", figures={"lag": 9}),
+            report(
+                GONE,
+                kind="logs",
+                every_ms=0,
+                host="web3",
+                pid=17,
+                figures={"batches": 3, "batch_ms": 420, "rows": 1, "lag": 2},
+                offsets={"logs": {"0": 1}, "lost": {"0": 5}},
+                command="cd /srv && ottla pipeline logs /logs",
+            ),
         )
         client.produce_raw("ottla.reports", 0, bytes(build_batch([Record(0, 0, b"k", b"nonsense")])))
         yield broker
@@ -107,8 +118,21 @@ def test_a_pipeline_with_its_recent_reports(visitor: User) -> None:
     assert view["command"] == f"ottla pipeline describe {LAKE}"
     assert "There is no topic jobs." in visitor.get("/pipeline", name=TRACKER)
     assert "3 records acknowledged." in visitor.get("/pipeline", name=SHIP)
-    assert "Silent since" in visitor.get("/pipeline", name=GONE)
     assert "There is no pipeline nowhere." in visitor.get("/pipeline", 404, name="nowhere")
+
+
+def test_a_silent_pipeline_shows_where_it_stopped_and_how_to_start_it(visitor: User) -> None:
+    view = visitor.json("/pipeline", name=GONE)
+    silence = view["silence"]
+    assert silence["for_ms"] >= 0
+    assert silence["said"] == "batch 3, duration of a batch 420 ms, records read 1, lag 2"
+    assert silence["behind"] == [{"topic": "logs", "partition": 0, "offset": 1, "end": 4, "lag": 3}]
+    assert (silence["lag"], silence["command"]) == (3, "cd /srv && ottla pipeline logs /logs")
+    assert "Lag in lost: the topic does not exist, or you may not see it." in view["unseen"]
+    text = visitor.get("/pipeline", name=GONE)
+    assert "Silent since" in text
+    assert "Look at the process 17 on web3" in text
+    assert visitor.json("/pipeline", name=LAKE)["silence"] is None
 
 
 def test_new_reports_appear_and_old_ones_are_read_once(visitor: User, console_broker: EmbeddedBroker) -> None:
@@ -153,6 +177,7 @@ def test_pages_of_pipelines_are_as_recorded_and_accessible(opened: Opened, updat
         "pipelines": "/pipelines",
         "pipeline": f"/pipeline?name={LAKE}",
         "pipeline-failed": f"/pipeline?name={TRACKER}",
+        "pipeline-silent": f"/pipeline?name={GONE}",
     }.items():
         opened.go(path)
         assert opened.accessibility() == []

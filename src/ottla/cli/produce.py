@@ -25,7 +25,7 @@ from ottla.cli.deliveries import Deliveries
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, UsageError, counted, say
 from ottla.cli.printing import Shape
-from ottla.cli.schemas import SchemaRegistry, encoding
+from ottla.cli.schemas import KeySchema, SchemaRegistry, ValueSchema, encoding
 
 EPILOG = "Example: printf 'a:1\\nb:2\\n' | ottla produce clicks --key-separator : --compression zstd"
 
@@ -70,18 +70,8 @@ def produce(
     format: Annotated[
         Shape, typer.Option("--format", help="Format of the lines: values, or the JSON of consume (default text).")
     ] = Shape.TEXT,
-    key_schema: Annotated[
-        str | None,
-        typer.Option("--key-schema", metavar="SUBJECT[:VERSION]", help="Schema that encodes keys (default: none)."),
-    ] = None,
-    value_schema: Annotated[
-        str | None,
-        typer.Option(
-            "--value-schema",
-            metavar="SUBJECT[:VERSION]",
-            help="Schema that encodes values, which are JSON then; by default its newest version (default: none).",
-        ),
-    ] = None,
+    key_schema: KeySchema = None,
+    value_schema: ValueSchema = None,
     schema_registry: SchemaRegistry = None,
     compression: Annotated[
         Compression, typer.Option("--compression", "-z", help="Compression of batches (default none).")

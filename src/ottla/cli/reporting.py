@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +61,14 @@ class ReportOptions:
 
 
 NO_REPORTS = ReportOptions()
+_SECRET = re.compile(r"((?:password|secret|token|jaas|user\.info|key)[^=]*=).+", re.IGNORECASE | re.DOTALL)
+_LOGIN = re.compile(r"(://)[^/@]*@")
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """The command that starts this process again, without secrets in it: reports are for all readers of their topic."""
+    shown = [_LOGIN.sub(r"\1...@", _SECRET.sub(r"\1...", each)) for each in arguments]
+    return f"cd {shlex.quote(os.getcwd())} && {shlex.join(('ottla', *shown))}"
 
 
 @contextmanager
@@ -73,6 +85,8 @@ def reporting(
     from ottla.client.reporting import Reporter, about
 
     written = [each for each in writes if each]
-    described = about(kind, subject, name=options.report_as, reads=reads, writes=written)
+    described = about(
+        kind, subject, name=options.report_as, reads=reads, writes=written, command=command_line(sys.argv[1:])
+    )
     with Reporter(connect, options.reports_to, described, say=lambda text: say(text, err=True)) as reporter:
         yield reporter

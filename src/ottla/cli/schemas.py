@@ -30,6 +30,20 @@ SchemaRegistry = Annotated[
         help="Schema registry of Avro, Protobuf and JSON Schema (default: none).",
     ),
 ]
+KeySchema = Annotated[
+    str | None,
+    typer.Option(
+        "--key-schema", metavar="SUBJECT[:VERSION]", help="Schema that encodes keys given as JSON (default: none)."
+    ),
+]
+ValueSchema = Annotated[
+    str | None,
+    typer.Option(
+        "--value-schema",
+        metavar="SUBJECT[:VERSION]",
+        help="Schema that encodes values given as JSON; without VERSION the newest (default: none).",
+    ),
+]
 URL: Final = "schema.registry.url"
 LOGIN: Final = "schema.registry.basic.auth.user.info"
 TOKEN: Final = "schema.registry.bearer.auth.token"

@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Final
 
 from ottla import __version__
-from ottla.client.client import Client
+from ottla.client.client import Client, TopicPartition
 from ottla.client.errors import BrokerError, check
-from ottla.client.reports import FAILED, NAMES_MAX, RUNNING, STOPPED, TEXT_MAX, Report
+from ottla.client.reports import FAILED, NAMES_MAX, OFFSETS_MAX, RUNNING, STOPPED, TEXT_MAX, Report
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ottla.protocol.records.record import Record, build_batch
@@ -45,8 +45,8 @@ Figures = Mapping[str, float]
 class Reporter:
     """Reports about a pipeline, from `with` until its end: a summary if it is set, an error if one was raised.
 
-    `measures` are functions that return figures; the thread calls them. `connect` makes a client, `say` shows a
-    sentence to the user. Without a topic, nothing is written.
+    `measures` are functions that return figures, `positions` functions that return the next offsets to read; the thread
+    calls them. `connect` makes a client, `say` shows a sentence to the user. Without a topic, nothing is written.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Reporter:
         every_s: float = EVERY_S,
     ) -> None:
         self.measures: list[Callable[[], Figures]] = []
+        self.positions: list[Callable[[], Mapping[TopicPartition, int]]] = []
         self.summary = ""
         self._connect, self._topic, self._say, self._every_s = connect, topic, say, every_s
         self._about = replace(about, every_ms=int(every_s * 1000))
@@ -97,7 +98,7 @@ class Reporter:
     def _report(self) -> None:
         """Write one report, or say once why that failed."""
         try:
-            report = replace(self._about, figures=self._measured(time.monotonic()))
+            report = replace(self._about, figures=self._measured(time.monotonic()), offsets=self._offsets())
             record = Record(0, time.time_ns() // 1_000_000, report.name.encode("utf-8", "replace"), report.encoded())
             self._write(bytes(build_batch([record])))
             self._failures = 0
@@ -118,6 +119,14 @@ class Reporter:
             self._rows = now_s, rows
             if before is not None and now_s > before[0]:
                 found.setdefault("in_rate", round((rows - before[1]) / (now_s - before[0]), 1))
+        return found
+
+    def _offsets(self) -> dict[str, dict[str, int]]:
+        """The next offsets to read, of so many partitions as a report may have."""
+        found: dict[str, dict[str, int]] = {}
+        every = sorted(pair for each in self.positions for pair in each().items())
+        for (topic, partition), offset in every[:OFFSETS_MAX]:
+            found.setdefault(topic, {})[str(partition)] = offset
         return found
 
     def _write(self, batch: bytes) -> None:
@@ -157,7 +166,13 @@ def shortened(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def about(
-    kind: str, subject: str, *, name: str | None = None, reads: Sequence[str] = (), writes: Sequence[str] = ()
+    kind: str,
+    subject: str,
+    *,
+    name: str | None = None,
+    reads: Sequence[str] = (),
+    writes: Sequence[str] = (),
+    command: str = "",
 ) -> Report:
     """What the reports of this process say about it. The default name is the same after a restart."""
     host, now_ms = socket.gethostname(), time.time_ns() // 1_000_000
@@ -173,4 +188,5 @@ def about(
         ottla=__version__,
         reads=shortened(reads),
         writes=shortened(writes),
+        command=command if len(command) <= TEXT_MAX else "",
     )

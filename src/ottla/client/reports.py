@@ -44,6 +44,8 @@ TEXT_MAX: Final = 2_000
 NAMES_MAX: Final = 20
 FIGURES_MAX: Final = 100
 FIGURE_MAX: Final = 1 << 62
+OFFSETS_MAX: Final = 1_000
+"""Partitions of which a report has offsets."""
 BYTES_MAX: Final = 48 << 20
 SECONDS_MAX: Final = 4.0
 FETCH_BYTES: Final = 1 << 20
@@ -57,7 +59,7 @@ class InvalidReportError(ValueError):
 class Report:
     """A report. `at_ms` is the record's timestamp. The next report is due after `every_ms`. `figures` count since
     `started_ms`; rates are per second. `summary` is the last line of a pipeline that stopped, `error` says why it
-    failed."""
+    failed. `command` started it. `offsets` are the next ones to read, by topic and partition."""
 
     name: str
     kind: str
@@ -73,6 +75,8 @@ class Report:
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
     summary: str = ""
     error: str = ""
+    command: str = ""
+    offsets: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
 
     def encoded(self) -> bytes:
         """The value of its record."""
@@ -123,6 +127,8 @@ def report_of(key: bytes | None, value: bytes, at_ms: int) -> Report:
         figures=_figures(found),
         summary=_text(found, "summary", TEXT_MAX),
         error=_text(found, "error", TEXT_MAX),
+        command=_text(found, "command", TEXT_MAX),
+        offsets=_offsets(found),
     )
 
 
@@ -165,6 +171,21 @@ def _figures(found: Mapping[str, Any]) -> dict[str, float]:
     if not isinstance(values, dict) or not all(map(_number, values.values())):
         raise InvalidReportError("its figures are not numbers by name")
     return {_printable(name[:NAME_MAX]): value for name, value in list(values.items())[:FIGURES_MAX]}
+
+
+def _offsets(found: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    topics = found.get("offsets", {})
+    if not isinstance(topics, dict) or not all(isinstance(each, dict) for each in topics.values()):
+        raise InvalidReportError("its offsets are not partitions by topic")
+    kept: dict[str, dict[str, int]] = {}
+    left = OFFSETS_MAX
+    for topic, partitions in topics.items():
+        for partition, offset in list(partitions.items())[:left]:
+            if not partition.isdecimal() or len(partition) > 9 or not _number(offset) or offset < 0:
+                raise InvalidReportError("its offsets are not numbers by partition")
+            kept.setdefault(_printable(topic[:NAME_MAX]), {})[partition] = int(offset)
+            left -= 1
+    return kept
 
 
 # ---- many ----------------------------------------------------------------------------------------------------------
@@ -235,11 +256,15 @@ class ReportsReader:
     def read(self, client: Client, *, seconds_max: float = SECONDS_MAX, bytes_max: int = BYTES_MAX) -> bool:
         """Read what was not read yet; returns False if time or bytes ran out before the end.
 
+        It asks for records even if there are no new ones, because the answer decides whether the user may read now.
         Raises BrokerError if there is no such topic or the user may not read it, or another ClientError.
         """
         until = time.monotonic() + seconds_max
         with self._lock:
-            for partition, end in self._ends(client).items():
+            ends = self._ends(client)
+            if ends and all(self._positions[partition] >= end for partition, end in ends.items()):
+                self._fetch(client, *next(iter(ends.items())))
+            for partition, end in ends.items():
                 while self._positions[partition] < end:
                     if bytes_max <= 0 or time.monotonic() >= until:
                         return False

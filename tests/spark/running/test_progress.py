@@ -9,7 +9,7 @@ import pytest
 
 from ottla.spark.platform.failures import reason, sentence
 from ottla.spark.running import progress
-from ottla.spark.running.progress import Figures, View, lag_of, line, size
+from ottla.spark.running.progress import Figures, View, lag_of, line, positions_of, size
 
 
 def report(batch: int = 3, rows: int = 500, *, took_ms: int = 800, **more: Any) -> dict[str, Any]:
@@ -159,3 +159,12 @@ def test_the_reason_is_what_was_said_innermost() -> None:
     assert reason(STREAM_FAILED.format(ours)) == "produce to t-0: WRONG."
     java = "Py4JJavaError: An error occurred while calling o1.start.\n: java.io.IOException: no such thing\n\tat a.b.c"
     assert reason(java) == "no such thing"
+
+
+def test_positions_are_the_lowest_of_the_sources() -> None:
+    progress = report()
+    assert positions_of(progress) == {("clicks", 0): 120, ("clicks", 1): 80, ("views", 0): 9}
+    progress["sources"].append({"endOffset": {"clicks": {"0": 90, "1": 95}}})
+    assert positions_of(progress)["clicks", 0] == 90
+    assert positions_of(progress)["clicks", 1] == 80
+    assert positions_of({"sources": [{"endOffset": 4}, {"endOffset": None}]}) == {}

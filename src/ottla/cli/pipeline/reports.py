@@ -92,5 +92,6 @@ def describe(
         *((each.upper().replace("_", "-"), value) for each, value in figures.items()),
         ("SUMMARY", report.summary),
         ("ERROR", report.error),
+        ("COMMAND", report.command),
     ]
     print_rows(("FIELD", "VALUE"), rows, format)

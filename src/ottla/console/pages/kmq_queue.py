@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.client import TopicPartition
+from ottla.client.errors import BrokerError
+from ottla.client.reports import RUNNING
+from ottla.console.access import RecordsHiddenError
 from ottla.console.kmq_reading import (
     Followed,
     Span,
@@ -19,7 +22,9 @@ from ottla.console.kmq_reading import (
 )
 from ottla.console.page import Context, Page, Paged, View, paged
 from ottla.console.pages.group import MemberRow, member_row
+from ottla.console.pages.pipelines import why_of as why_unread
 from ottla.console.reading import extents
+from ottla.console.report_reading import reports_of
 from ottla.doctor.snapshot import Group
 from ottla.escaping import visible
 from ottla.kmq.config import KmqConfig
@@ -28,6 +33,8 @@ from ottla.kmq.redrive import redrive_group
 from ottla.kmq.stats import InWork, in_work, standing_of
 
 SHOWN_MAX: Final = 200
+TRACKER_KIND: Final = "kmq-tracker"
+"""The kind in the reports of both trackers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ class WorkRow:
 class KmqQueueView(View):
     """The queue. `names`: the query of its address. Numbers of all partitions are None if one is not known. `letters`
     counts dead letters, `letters_left` those that no redrive has read; None without a dead-letter topic. `left_out`
-    counts markers that were not read."""
+    counts markers that were not read. `reports` is the topic of reports; `start` starts a tracker."""
 
     name: str
     names: Mapping[str, str]
@@ -81,6 +88,9 @@ class KmqQueueView(View):
     workers: tuple[MemberRow, ...]
     workers_in_all: int
     trackers: tuple[MemberRow, ...]
+    reported: Reported
+    reports: str
+    start: str
     unseen: tuple[str, ...]
 
 
@@ -105,6 +115,7 @@ def load(context: Context) -> KmqQueueView:
     left = spans_of(config.dead_letters, groups.get(redrive_group(config)), starts, ends)
     where, shown = paged(rows, context.number("page", 1))
     workers, trackers = (members_of(groups.get(each)) for each in (config.group_id, config.tracker_group_id))
+    reported = reported_of(context, config)
     waiting, overdue = whole(each.waiting for each in rows), whole(each.overdue for each in rows)
     return KmqQueueView(
         title=f"KMQ queue {visible(config.queue)}",
@@ -115,7 +126,7 @@ def load(context: Context) -> KmqQueueView:
         dead_letters=config.dead_letters,
         group=config.group_id,
         tracker_group=config.tracker_group_id,
-        why="" if unseen else why_of(config, waiting, overdue, len(workers), len(trackers)),
+        why="" if unseen else why_of(config, waiting, overdue, len(workers), len(trackers), reported),
         waiting=waiting,
         in_work=whole(each.in_work for each in rows),
         overdue=overdue,
@@ -128,6 +139,9 @@ def load(context: Context) -> KmqQueueView:
         workers=workers[:SHOWN_MAX],
         workers_in_all=len(workers),
         trackers=trackers[:SHOWN_MAX],
+        reported=reported,
+        reports=context.settings.reports,
+        start=context.command("kmq", "tracker", config.queue, *options_of(config, of_workers=False)),
         unseen=tuple(unseen),
     )
 
@@ -198,21 +212,54 @@ def whole(values: Iterable[int | None]) -> int | None:
     return None if None in found else sum(each for each in found if each is not None)
 
 
-def why_of(config: KmqConfig, waiting: int | None, overdue: int | None, workers: int, trackers: int) -> str:
+def why_of(
+    config: KmqConfig, waiting: int | None, overdue: int | None, workers: int, trackers: int, reported: Reported
+) -> str:
     """What stops the queue; "" if nothing does."""
-    if overdue and not trackers:
-        return (
-            f"Messages are overdue and the group {visible(config.tracker_group_id)} has no members: no tracker "
-            "redelivers them, unless one runs on Spark."
-        )
-    if not trackers:
-        return (
-            f"The group {visible(config.tracker_group_id)} has no members: no tracker redelivers messages that workers "
-            "do not finish, unless one runs on Spark."
-        )
+    if not trackers and not reported.is_running:
+        what = "Messages are overdue, and no" if overdue else "No"
+        return f"{what} tracker is known to run, which would redeliver messages that workers do not finish."
     if waiting and not workers:
         return f"Messages wait and the group {visible(config.group_id)} has no members: no worker reads them."
     return ""
+
+
+# ---- trackers ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerReport:
+    """A tracker that reported; it runs in a process of its own or on Spark."""
+
+    name: str
+    state: str
+    at_ms: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """The trackers of a queue that have reported, or why no report can be read."""
+
+    trackers: tuple[TrackerReport, ...] = ()
+    why: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return any(each.state == RUNNING for each in self.trackers)
+
+
+def reported_of(context: Context, config: KmqConfig) -> Reported:
+    """The trackers of the queue by their reports."""
+    try:
+        newest = reports_of(context, []).newest()
+    except RecordsHiddenError as hidden:
+        return Reported(why=str(hidden))
+    except BrokerError as refused:
+        return Reported(why=why_unread(context.settings.reports, refused))
+    found = [each for each in newest.values() if each.kind == TRACKER_KIND and config.markers in each.reads]
+    rows = [TrackerReport(each.name, each.standing(context.now_ms), each.at_ms, each.host) for each in found]
+    return Reported(tuple(sorted(rows, key=lambda each: (each.state != RUNNING, -each.at_ms))[:SHOWN_MAX]))
 
 
 PAGE: Final = Page(name="kmq_queue", path="/kmq-queue", load=load, refresh_s=5)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.client.reports import CHARTED, Point
+from ottla.client.client import LATEST
+from ottla.client.reports import CHARTED, SILENT, Point, Report
 from ottla.console.page import Context, MissingError, Page, View
 from ottla.console.pages.pipelines import PipelineRow, row_of
+from ottla.console.reading import leaders_at, offsets
 from ottla.console.report_reading import options_of, reports_of
 from ottla.escaping import visible
 
@@ -21,6 +23,7 @@ LABELS: Final = {
 }
 """Labels of the lines, by figure."""
 NUMBERS_SHOWN: Final = 60
+BEHIND_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,38 @@ class Line:
         return self.values[-1] if self.values else None
 
 
+@dataclass(frozen=True, slots=True)
+class BehindRow:
+    """A partition that a silent pipeline read: the next offset of its last report, the end now, the records between."""
+
+    topic: str
+    partition: int
+    offset: int
+    end: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A silent pipeline: how long ago its last report was, what that said, and what waits now. `lag` is None if no end
+    is known, `behind` has the partitions with the most records. `command` started it, "" if it did not report that."""
+
+    for_ms: int
+    said: str
+    lag: int | None
+    partitions: int
+    behind: tuple[BehindRow, ...]
+    host: str
+    command: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineView(View):
-    """A pipeline. `figures` are its own, by name; `points` the numbers of the lines, newest first."""
+    """A pipeline. `figures` are its own, by name; `points` the numbers of the lines, newest first. `silence` is None
+    unless it is silent."""
 
     row: PipelineRow
+    silence: Silence | None
     started_ms: int
     every_ms: int
     pid: int
@@ -66,6 +96,7 @@ def load(context: Context) -> PipelineView:
         title=f"Pipeline {visible(name)}",
         command=context.command("pipeline", "describe", name, *options_of(context)),
         row=row_of(report, now_ms),
+        silence=silence_of(context, report, unseen) if report.standing(now_ms) == SILENT else None,
         started_ms=report.started_ms,
         every_ms=report.every_ms,
         pid=report.pid,
@@ -79,6 +110,46 @@ def load(context: Context) -> PipelineView:
         points=recent[: -NUMBERS_SHOWN - 1 : -1],
         unseen=tuple(unseen),
     )
+
+
+def silence_of(context: Context, report: Report, unseen: list[str]) -> Silence:
+    """What is known of a silent pipeline."""
+    rows = behind(context, report, unseen)
+    return Silence(
+        for_ms=context.now_ms - report.at_ms,
+        said=said_of(report.figures),
+        lag=sum(each.lag for each in rows) if rows else None,
+        partitions=len(rows),
+        behind=tuple(rows[:BEHIND_SHOWN]),
+        host=report.host,
+        command=report.command,
+    )
+
+
+def said_of(figures: Mapping[str, float]) -> str:
+    """The figures of a last report in words, "" without any."""
+    parts = [
+        f"{words} {figures[name]:,.0f}{unit}"
+        for name, words, unit in (
+            ("batches", "batch", ""),
+            ("batch_ms", "duration of a batch", " ms"),
+            ("rows", "records read", ""),
+            ("lag", "lag", ""),
+        )
+        if name in figures
+    ]
+    return ", ".join(parts)
+
+
+def behind(context: Context, report: Report, unseen: list[str]) -> list[BehindRow]:
+    """The partitions of the reported offsets whose ends are known, the most records first."""
+    read = {(topic, int(part)): at for topic, each in report.offsets.items() for part, at in each.items()}
+    leaders = leaders_at(context, read)
+    for topic in sorted(report.offsets.keys() - {topic for topic, _ in leaders}):
+        unseen.append(f"Lag in {visible(topic)}: the topic does not exist, or you may not see it.")
+    ends = offsets(context, leaders, LATEST, unseen=unseen)
+    rows = [BehindRow(*place, read[place], end, max(0, end - read[place])) for place, end in ends.items()]
+    return sorted(rows, key=lambda each: (-each.lag, each.topic, each.partition))
 
 
 def lines_of(points: Sequence[Point]) -> tuple[Line, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
@@ -49,6 +50,7 @@ class Figures:
     batch_s: float = 0.0
     processed_rate: float = 0.0
     lag: Lag = field(default_factory=dict)
+    positions: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     state_rows: int = 0
     state_bytes: int = 0
     late_rows: int = 0
@@ -58,6 +60,7 @@ class Figures:
     def take(self, progress: Progress, now_s: float) -> None:
         """Add one report; reports without a batch only have the positions of the sources."""
         self.lag = lag_of(progress) or self.lag
+        self.positions = positions_of(progress) or self.positions
         if "addBatch" not in progress.get("durationMs", {}):
             return
         self.rows += progress["numInputRows"]
@@ -91,6 +94,21 @@ def lag_of(progress: Progress) -> Lag:
             for partition, offset in partitions.items():
                 found[topic, int(partition)] = max(int(offset) - int(done.get(partition, offset)), 0)
     return found
+
+
+def positions_of(progress: Progress) -> dict[TopicPartition, int]:
+    """The next offsets to read; where several sources read a partition, the lowest."""
+    found: dict[TopicPartition, int] = {}
+    for source in progress.get("sources", ()):
+        read = source.get("endOffset")
+        if isinstance(read, dict) and all(isinstance(each, dict) for each in read.values()):
+            keep_lowest(found, {(topic, int(p)): int(at) for topic, each in read.items() for p, at in each.items()})
+    return found
+
+
+def keep_lowest(found: dict[TopicPartition, int], positions: Mapping[TopicPartition, int]) -> None:
+    for place, at in positions.items():
+        found[place] = min(at, found.get(place, at))
 
 
 def state_bytes_of(operator: Progress) -> int:
@@ -140,6 +158,8 @@ class View:
         self._said: dict[str, tuple[str, float]] = {}
         self.figures: dict[str, float] = {}
         """The figures of all queries together, as of the last call of `measure`."""
+        self.positions: dict[TopicPartition, int] = {}
+        """The next offsets to read; of a partition that several queries read, the lowest."""
         self.waits = False
         """Whether the queries wait for executors, as the cluster has given them none."""
 
@@ -179,8 +199,12 @@ class View:
         self._figures.setdefault(name, Figures()).take(progress, time.monotonic())
 
     def measure(self) -> None:
-        """Replace `figures`; another thread may read them."""
+        """Replace `figures` and `positions`; another thread may read them."""
         now_s, found = time.monotonic(), list(self._figures.values())
+        positions: dict[TopicPartition, int] = {}
+        for each in found:
+            keep_lowest(positions, each.positions)
+        self.positions = positions
         lags = [sum(each.lag.values()) for each in found if each.lag]
         self.figures = {
             "rows": sum(each.rows for each in found),

@@ -214,6 +214,7 @@ def run_queries(
         with View(quiet=options.quiet) as view, stopped_by_signals() as stopped:
             if options.reporter is not None:
                 options.reporter.measures.append(lambda: view.figures)
+                options.reporter.positions.append(lambda: view.positions)
             return Loop(options, session, runs, view, stopped, enough or threading.Event()).run()
 
 
