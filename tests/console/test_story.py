@@ -39,6 +39,7 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     page = opened.page
     opened.go("/overview")
     finding = page.get_by_role("listitem").filter(has_text=f"{MAILERS} is paused")
+    expect(finding).to_contain_text("too many of its records failed within a minute")
     expect(finding).to_contain_text("records wait.")
     finding.get_by_role("link", name=f"Look at {MAILERS}").click()
     expect(page.get_by_role("heading", name=f"Share group {MAILERS}", level=1)).to_be_visible()
@@ -56,8 +57,10 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     assert above["y"] < below["y"]
     page.get_by_role("link", name="dead letters", exact=True).click()
     expect(page.get_by_role("region", name="Causes").get_by_role("row", name=f"rejected {MAILS}")).to_be_visible()
-    page.get_by_role("link", name=MAILERS, exact=True).click()
+    expect(page.get_by_text("a member refused the record")).to_be_visible()
+    page.get_by_role("link", name="resume it", exact=True).click()
     page.get_by_role("link", name="Resume", exact=True).click()
+    expect(page.get_by_role("button", name="Stop updates")).to_have_count(0)
     expect(page.get_by_text("get records again")).to_be_visible()
     page.get_by_role("button", name="Resume", exact=True).click()
     expect(page.get_by_text(f"Resumed {MAILERS}.")).to_be_visible()

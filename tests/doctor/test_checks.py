@@ -586,6 +586,16 @@ CASES = (
     ),
     Case(
         "share-group-idle",
+        "billing is paused by itself, because too many of its records failed within a minute. 5 records wait.",
+        Severity.WARNING,
+        share(
+            5, members=[member(0)], share_delivery_paused="true", share_delivery_paused_by="the breaker: more than 3"
+        ),
+        share(5, members=[member(0)], moved=1, share_delivery_paused="false"),
+        share(0, members=[member(0)], moved=1),
+    ),
+    Case(
+        "share-group-idle",
         "billing has no members, and 5 records wait. Its last member, worker-a (/10.0.0.1), sent no heartbeat until "
         "its session ended, 4 min ago.",
         Severity.WARNING,

@@ -55,10 +55,11 @@ class Cause:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters(View):
     """The newest dead letters of a share group or a queue, `owner`. `circling` counts those whose record was sent back
-    again and again."""
+    again and again. `is_paused`: the share group gets no records now."""
 
     owner: str
     topic: str
+    is_paused: bool = False
     letters: tuple[LetterRow, ...]
     causes: tuple[Cause, ...]
     read: int
@@ -102,7 +103,7 @@ def redrive_fields(reasons: Iterable[str], narrower: Field) -> tuple[Field, ...]
     return (
         Field("reason", "Cause", "select", ANY, (ANY, *reasons)),
         narrower,
-        Field("most", "At most", "number", "1000", hint=f"Up to {SENT_MAX:,} at once, the oldest first."),
+        Field("most", "Records at most", "number", "1000", hint=f"Up to {SENT_MAX:,} at once, the oldest first."),
     )
 
 

@@ -155,7 +155,7 @@ def _plain(schema: Any, kind: str, value: Any, path: str) -> Any:
 def _whole(logical: str | None, kind: str, value: Any, path: str) -> int:
     """A whole number, or a date or time as text."""
     bits = _WHOLE[kind]
-    wanted = f"a whole number from -2^{bits} to 2^{bits} - 1"
+    wanted = f"a whole number from {-(1 << bits):,} to {(1 << bits) - 1:,}"
     if isinstance(value, str) and logical is not None:
         example = _EXAMPLES.get(logical.partition("-")[0])
         if example is None:

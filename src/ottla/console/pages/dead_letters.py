@@ -17,6 +17,7 @@ from ottla.client.dead_letters import (
     records_of,
     run,
 )
+from ottla.client.share_groups import pauses_of
 from ottla.console import letters
 from ottla.console.letters import CIRCLES, READ_MAX, DeadLetters, LetterRow, beginning, destinations, most_in, reason_in
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
@@ -44,6 +45,7 @@ def load(context: Context) -> DeadLetters:
         command=context.command("share-groups", "redrive", group),
         owner=group,
         topic=topic,
+        is_paused=group in pauses_of(context.client, [group]),
         **letters.facts_of([row_of(each, is_back=each.offset in progress[each.partition]) for each in found]),
     )
 

@@ -13,6 +13,9 @@ from ottla.doctor.words import count, duration, place, places
 
 PAUSED: Final = "share.delivery.paused"
 """The group config in which Ottla stores a pause."""
+PAUSED_BY: Final = "share.delivery.paused.by"
+BREAKER: Final = "the breaker"
+"""The beginning of PAUSED_BY if too many dead letters have paused the group."""
 
 
 _Reason: TypeAlias = Callable[[Group, TopicPartition], Finding]
@@ -27,14 +30,7 @@ def share_group_is_idle(evidence: Evidence) -> Iterator[Finding]:
             continue
         lag = sum(each.lag for each in group.committed.values() if each.lag is not None and each.lag > 0)
         if group.configs.get(PAUSED) == "true":
-            yield Finding(
-                Severity.WARNING,
-                group.name,
-                f"{group.name} is paused, and {count(lag, 'record')} wait."
-                if lag
-                else f"{group.name} is paused: it delivers nothing until it is resumed.",
-                f"ottla share-groups resume {group.name}",
-            )
+            yield _paused(group, lag)
         elif not group.members and lag:
             yield Finding(
                 Severity.WARNING,
@@ -57,6 +53,18 @@ def share_group_is_idle(evidence: Evidence) -> Iterator[Finding]:
             yield from _one_a_reason(group, explained)
             if earlier is not None and evidence.shows_movement:
                 yield from _does_not_move(group, earlier, partitions, explained.keys())
+
+
+def _paused(group: Group, lag: int) -> Finding:
+    """A group that an admin or its circuit breaker has paused."""
+    waits = f"{count(lag, 'record')} wait." if lag else "It delivers nothing until it is resumed."
+    resume = f"ottla share-groups resume {group.name}"
+    if group.configs.get(PAUSED_BY, "").startswith(BREAKER):
+        sentence = f"{group.name} is paused by itself, because too many of its records failed within a minute. {waits}"
+        advice = f"see which failed: `ottla share-groups redrive {group.name}`; mend the cause; then `{resume}`"
+        return Finding(Severity.WARNING, group.name, sentence, advice)
+    sentence = f"{group.name} is paused, and {waits}" if lag else f"{group.name} is paused. {waits}"
+    return Finding(Severity.WARNING, group.name, sentence, resume)
 
 
 def _last_member(evidence: Evidence, group: Group) -> str:
