@@ -15,7 +15,8 @@ import pytest
 from _pytest.pathlib import import_path  # as the collection imports
 
 from tests.harness import java_archive
-from tests.harness.cpu_budget import CpuBudgets
+from tests.harness.cpu_budget import TABLE, CpuBudgets, read_table
+from tests.harness.running_order import places
 from tests.harness.zookeepers import ZooKeepers
 
 ON_ZOOKEEPER = pytest.mark.xdist_group("zookeeper")
@@ -65,9 +66,6 @@ SLOW_S = 300
 """How long a slow test may take; the others have the `timeout` of pyproject.toml."""
 MANY, AT_ONCE = 100, 50
 """Where a file has so many tests, so many of them are handed to a process at once."""
-_SLOW = ("demo", "spark", "sim", "fuzz", "kmq", "crash", "ship", "conform", "docs", "server", "bench", "cli")
-SLOW_FIRST = {room: place for place, room in enumerate(_SLOW)}
-"""Directories whose tests take long: begun early, they end with the others."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -107,6 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     placed: Counter[Path] = Counter()
     for item in items:
         assert isinstance(item, pytest.Function)
+        name = f"{item.path.parent.name}-{item.path.stem}"
         if item.get_closest_marker("slow") is not None:
             item.add_marker(pytest.mark.timeout(SLOW_S))
         if "spark" in item.fixturenames:
@@ -114,24 +113,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif "zookeeper" in item.fixturenames:
             item.add_marker(ON_ZOOKEEPER)
         elif any(used[-1].scope == "module" for used in item._fixtureinfo.name2fixturedefs.values()):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            item.add_marker(pytest.mark.xdist_group(name))
         elif of_file[item.path] > MANY:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{placed[item.path] // AT_ONCE}"))
+            item.add_marker(pytest.mark.xdist_group(f"{name}-{placed[item.path] // AT_ONCE}"))
             placed[item.path] += 1
-    items.sort(key=rank)
     yield
     if getattr(config.option, "loadgroup", False):
+        begin_both_kinds(items)
         apart = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
         assert not apart, f"this pytest-xdist does not group tests with this pytest: {apart[0]}"
 
 
-def rank(item: pytest.Item) -> tuple[int, int]:
-    """Where a test stands in the run: the Spark session's first, then those with the ZooKeeper, then by directory."""
-    group = item.get_closest_marker("xdist_group")
-    room = item.path.relative_to(Path(__file__).parent).parts[0]
-    alone = ("spark", "zookeeper")
-    first = alone.index(group.args[0]) if group is not None and group.args[0] in alone else len(alone)
-    return first, SLOW_FIRST.get(room, len(SLOW_FIRST))
+def begin_both_kinds(items: list[pytest.Item]) -> None:
+    """Sort tests as tests/harness/running_order.py says."""
+    top = Path(__file__).parents[1]
+    marks = [item.get_closest_marker("xdist_group") for item in items]
+    tests = [
+        (item.path.relative_to(top).as_posix(), None if mark is None else str(mark.args[0]))
+        for item, mark in zip(items, marks, strict=True)
+    ]
+    found = places(tests, read_table(TABLE.read_text()))
+    items[:] = [items[index] for index in sorted(range(len(items)), key=found.__getitem__)]
 
 
 @pytest.fixture(scope="session")
