@@ -108,6 +108,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = f"{item.path.parent.name}-{item.path.stem}"
         if item.get_closest_marker("slow") is not None:
             item.add_marker(pytest.mark.timeout(SLOW_S))
+        if item.get_closest_marker("xdist_group") is not None:
+            continue  # the browser's are in one process, whatever else they share
         if "spark" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif "zookeeper" in item.fixturenames:
