@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tests.harness.protocol.kio_oracle import Case, cases, kio_bytes, kio_read, messages_of, schemas, to_ours
 
 CASES = list(cases())
+pytestmark = pytest.mark.xdist_group("kio")
+"""One process reads all of kio's schemas; that takes as long as hundreds of these tests."""
 
 
 def test_every_message_that_kio_describes_is_a_case() -> None:
