@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, expect
 from ottla.client import Client
 from ottla.client.reports import FAILED, Report
 from ottla.console.page import url
+from ottla.console.rendering import advice
 from ottla.protocol.records import Record, build_batch
 from ottla.testing import EmbeddedBroker
 from tests.harness.console.browser import opened as open_page
@@ -133,3 +134,9 @@ def test_no_payload_runs_in_a_browser(browser: Browser, console_address: str) ->
             expect(found.page.get_by_text("onerror").first).to_be_visible()
             expect(found.page).not_to_have_title(re.compile("hacked|^1$"))
         assert not found.errors
+
+
+def test_an_advice_shows_its_commands() -> None:
+    assert advice("ottla doctor <b>") == "<code>ottla doctor &lt;b&gt;</code>"
+    assert advice("stop it, or `ottla x <b>\u202e`.") == "stop it, or <code>ottla x &lt;b&gt;\\u202e</code>."
+    assert advice("<b>") == "&lt;b&gt;"

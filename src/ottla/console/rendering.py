@@ -79,6 +79,14 @@ def moment(milliseconds: int | None) -> Markup:
     return Markup(f'<time datetime="{at.isoformat()}">{text}</time>')
 
 
+def advice(text: str) -> Markup:
+    """A doctor's advice: a command, or a sentence with commands between backticks."""
+    if "`" not in text:
+        text = f"`{text}`" if text.startswith("ottla ") else text
+    parts = [escape(visible(part)) for part in text.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
+
+
 def each(values: Any) -> str:
     """Numbers or names in one cell: "1, 2, 3"."""
     return ", ".join(map(str, values))
@@ -102,7 +110,14 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters.update(
-        lines=lines, number=number, size=sized, lasting=lasting, moment=moment, each=each, counted=counted
+        lines=lines,
+        number=number,
+        size=sized,
+        lasting=lasting,
+        moment=moment,
+        each=each,
+        counted=counted,
+        advice=advice,
     )
     found.globals.update(url=url, exact=exact, json_of=json_of, back_of=back_of, charts=charts)
     found.globals.update(ottla_version=__version__, static_version=static_version)

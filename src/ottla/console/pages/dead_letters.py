@@ -17,7 +17,7 @@ from ottla.client.dead_letters import (
     records_of,
     run,
 )
-from ottla.client.share_groups import pauses_of
+from ottla.client.share_groups import PAUSED
 from ottla.console import letters
 from ottla.console.letters import CIRCLES, READ_MAX, DeadLetters, LetterRow, beginning, destinations, most_in, reason_in
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
@@ -28,16 +28,24 @@ from ottla.escaping import visible
 
 def topic_of_letters(context: Context) -> tuple[str, str]:
     """The group that the address names, and its dead-letter topic. Raises InputError if it has none."""
+    group, topic, _ = group_named(context)
+    return group, topic
+
+
+def group_named(context: Context) -> tuple[str, str, bool]:
+    """The group that the address names, its dead-letter topic, and whether it is paused. Raises InputError without a
+    dead-letter topic."""
     group = context.need("name")
-    found = [each.value for each in configs(context, GROUP, group) if each.name == DEAD_LETTERS]
-    if not found or not found[0]:
+    found = {each.name: each.value for each in configs(context, GROUP, group)}
+    topic = found.get(DEAD_LETTERS)
+    if not topic:
         raise InputError(f"The group {visible(group)} has no dead-letter topic: its config {DEAD_LETTERS} is not set.")
-    return group, found[0]
+    return group, topic, found.get(PAUSED) == "true"
 
 
 def load(context: Context) -> DeadLetters:
     """The newest dead letters of the group that the address names."""
-    group, topic = topic_of_letters(context)
+    group, topic, is_paused = group_named(context)
     progress = opened(context, group, topic).progress
     found = newest(context, group, topic)
     return DeadLetters(
@@ -45,7 +53,7 @@ def load(context: Context) -> DeadLetters:
         command=context.command("share-groups", "redrive", group),
         owner=group,
         topic=topic,
-        is_paused=group in pauses_of(context.client, [group]),
+        is_paused=is_paused,
         **letters.facts_of([row_of(each, is_back=each.offset in progress[each.partition]) for each in found]),
     )
 

@@ -61,7 +61,8 @@ def _paused(group: Group, lag: int) -> Finding:
     resume = f"ottla share-groups resume {group.name}"
     if group.configs.get(PAUSED_BY, "").startswith(BREAKER):
         sentence = f"{group.name} is paused by itself, because too many of its records failed within a minute. {waits}"
-        advice = f"see which failed: `ottla share-groups redrive {group.name}`; mend the cause; then `{resume}`"
+        shown = f"ottla share-groups redrive {group.name}"
+        advice = f"list the failed records with `{shown}`, mend the cause, then `{resume}`"
         return Finding(Severity.WARNING, group.name, sentence, advice)
     sentence = f"{group.name} is paused, and {waits}" if lag else f"{group.name} is paused. {waits}"
     return Finding(Severity.WARNING, group.name, sentence, resume)
