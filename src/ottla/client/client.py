@@ -79,7 +79,8 @@ class Client:
 
     `bootstrap` is "host:port[,host:port ...]". Every method raises ClientError or a subclass; an error code from the
     broker raises BrokerError. `timeout_s` bounds every wait for an answer, and the retries of a rejected request.
-    `connect` makes the connections: the class `Connection`, or a subclass that restricts it.
+    `connect` makes the connections: the class `Connection`, or a subclass that restricts it. Raises ValueError if
+    `bootstrap` names no address.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class Client:
         raise failure
 
     def broker(self, node_id: int) -> Connection:
+        """A connection to this node. Raises ClientError if the cluster has no such node, or it can't be reached."""
         if node_id not in self._brokers:
             self.metadata([])
         if node_id not in self._brokers:

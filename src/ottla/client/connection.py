@@ -146,7 +146,8 @@ class Connection:
         return posted
 
     def take(self, posted: Posted) -> Any:
-        """The answer to `posted`; answers to other requests that arrive before it are kept for their own `take`."""
+        """The answer to `posted`; answers to other requests that arrive before it are kept for their own `take`. Raises
+        ValueError."""
         while posted.correlation_id not in self._kept:
             if posted.correlation_id not in self._expected:
                 raise ValueError(f"no answer is on its way for {posted}")
@@ -208,7 +209,7 @@ class Connection:
     # ---- frames ----------------------------------------------------------------------------------------------------
 
     def send_bytes(self, data: Buffer) -> None:
-        """Write bytes as they are, without a length prefix."""
+        """Write bytes as they are, without a length prefix. Raises TimedOutError."""
         try:
             self._socket.sendall(data)
         except (TimeoutError, BlockingIOError) as error:

@@ -139,7 +139,7 @@ class Progress:
         self.ranges = merged
 
     def text(self) -> str:
-        """The ranges, relative to the position, for a commit's metadata. Raises CommandError if there are too many."""
+        """The ranges, relative to the position, for a commit's metadata. Raises ClientError if there are too many."""
         text = json.dumps([[first - self.position, end - first] for first, end in self.ranges], separators=(",", ":"))
         if len(text) > METADATA_MAX:
             raise ClientError(
@@ -202,7 +202,8 @@ class Redrive:
         self._ends: dict[int, int] = {}
 
     def open(self) -> None:
-        """Load the progress, and note the present ends of the dead-letter topic's partitions. Changes nothing."""
+        """Load the progress, and note the present ends of the dead-letter topic's partitions. Changes nothing. Raises
+        ClientError."""
         try:
             indexes = range(len(self._client.topic(self._topic).leaders))
         except BrokerError as error:

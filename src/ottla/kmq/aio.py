@@ -41,7 +41,7 @@ class AsyncKmqClient:
 
     @property
     def client(self) -> KmqClient:
-        """The wrapped client."""
+        """The wrapped client. Raises RuntimeError."""
         if self._client is None:
             raise RuntimeError("use the client in `async with`")
         return self._client

@@ -183,7 +183,7 @@ class Redrive:
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
-        """Process all partitions and return the result."""
+        """Process all partitions and return the result. Raises KmqRefusedError."""
         from confluent_kafka import KafkaException
 
         try:

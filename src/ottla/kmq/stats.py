@@ -112,7 +112,8 @@ def left(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
 
 
 def feed(markers: Consumer, topic: str, machine: MarkersPartition, position: int, end: int) -> None:
-    """Feed the machine the markers from `position` to `end`. Its effects are dropped, so nothing is redelivered."""
+    """Feed the machine the markers from `position` to `end`. Its effects are dropped, so nothing is redelivered. Raises
+    KmqRefusedError."""
     from confluent_kafka import KafkaError, TopicPartition
 
     markers.assign([TopicPartition(topic, machine.partition, position)])

@@ -25,7 +25,8 @@ def properties_of(given: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def partition_counts(client: Any) -> dict[str, int]:
-    """Partition counts by topic, for every topic of the cluster; `client`: any of confluent-kafka's clients."""
+    """Partition counts by topic, for every topic of the cluster; `client`: any of confluent-kafka's clients. Raises
+    KmqRefusedError."""
     from confluent_kafka import KafkaException
 
     try:

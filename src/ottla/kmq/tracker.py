@@ -156,7 +156,7 @@ class RedeliveryTracker:
         self._stopping.set()
 
     def start(self) -> None:
-        """Start a thread that calls `run`."""
+        """Start a thread that calls `run`. Raises RuntimeError."""
         if self._thread is not None:
             raise RuntimeError("the tracker runs already")
         self._thread = threading.Thread(target=self._run_in_thread, name="kmq-tracker", daemon=True)

@@ -51,7 +51,7 @@ class _Search:
 
 
 def read(log: LogState, offset: int, max_bytes: int, isolation: Isolation, min_one_batch: bool) -> ReadResult:
-    """See Log.read."""
+    """See Log.read. Raises OffsetOutOfRangeError."""
     offsets, segments = log.offsets, log.segments
     start, end, high_watermark = offsets.log_start_offset, offsets.log_end_offset, offsets.high_watermark
     if not start <= offset <= end:

@@ -290,7 +290,8 @@ class LogState:
         self.retention.request()
 
     def roll(self, now: int) -> bool:
-        """Close the active segment and begin a new one; False if the active one is empty or there is none."""
+        """Close the active segment and begin a new one; False if the active one is empty or there is none. Raises
+        StorageError."""
         active = self.segments.active
         if active is None or active.size == 0 or self.durability.failed is not None:
             return False

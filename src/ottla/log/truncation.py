@@ -13,7 +13,7 @@ from ottla.log.state import LogState
 
 
 def truncate_to(log: LogState, offset: int, now: int) -> bool:
-    """See Log.truncate_to."""
+    """See Log.truncate_to. Raises StorageError."""
     if log.failed is not None:
         raise StorageError(log.failed)
     if not cut_to(log, offset, now):
@@ -80,7 +80,7 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
 
 
 def truncate_fully_and_start_at(log: LogState, offset: int, now: int) -> None:
-    """See Log.truncate_fully_and_start_at."""
+    """See Log.truncate_fully_and_start_at. Raises StorageError."""
     if log.failed is not None:
         raise StorageError(log.failed)
     if log.segments and offset >= log.segments[0].base_offset:

@@ -121,7 +121,7 @@ class Encoded(Struct):
 
 
 def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
-    """An unsigned varint of at most 31 bits in at most five bytes."""
+    """An unsigned varint of at most 31 bits in at most five bytes. Raises MalformedFrameError."""
     byte = view[pos]
     if byte < 0x80:
         return byte, pos + 1

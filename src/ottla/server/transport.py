@@ -102,7 +102,7 @@ class PlainTransport:
         return self._stream.get_write_buffer_size() > 0
 
     def send_file(self, part: FileSlice, offset: int) -> int:
-        """The bytes are not copied through this process."""
+        """The bytes are not copied through this process. Raises OSError and SliceUnreadableError."""
         try:
             sent = os.sendfile(self._fd, part.file.fileno(), part.position + offset, part.length - offset)
         except (BlockingIOError, ConnectionError):

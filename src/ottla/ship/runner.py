@@ -135,7 +135,8 @@ class Loop:
     # ---- --- start and end -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Load the saved state, check which of its records the topic holds already, and find the files."""
+        """Load the saved state, check which of its records the topic holds already, and find the files. Raises
+        ShipFailedError."""
         saved = self._state.load()
         marks: Sequence[Mark] = ()
         if saved is not None:

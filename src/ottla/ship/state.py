@@ -71,7 +71,7 @@ class StateFile:
             ) from None
 
     def save(self, state: Saved) -> None:
-        """Replace the saved state; it is on the disk when this returns."""
+        """Replace the saved state; it is on the disk when this returns. Raises ShipFailedError."""
         written = {"version": VERSION, **asdict(state), "marks": [asdict(mark) for mark in state.marks]}
         text = json.dumps(written, indent=1, ensure_ascii=True)
         beside = self._path.with_suffix(".new")

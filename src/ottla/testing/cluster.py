@@ -183,7 +183,7 @@ class EmbeddedCluster(SecuredClients):
         reaches the metadata store.
 
         `one_way`: cut only what a group sends to the groups named after it. No node gets an error: connections stay
-        open, and what is sent waits, as in a network that loses packets.
+        open, and what is sent waits, as in a network that loses packets. Raises ValueError.
         """
         named = [set(group) for group in groups]
         for node in chain.from_iterable(named):
@@ -252,7 +252,7 @@ class EmbeddedCluster(SecuredClients):
         timeout_s: float = QUESTION_TIMEOUT_S,
     ) -> int:
         """The node that coordinates a group (consumer group or share group) or a transactional id; name one of them.
-        Waits while no node that runs does. Raises TimeoutError."""
+        Waits until a running node does. Raises TimeoutError, and ValueError if none or both are named."""
         if (group is None) == (transactional_id is None):
             raise ValueError("Name a group or a transactional id.")
         name = group if group is not None else str(transactional_id)

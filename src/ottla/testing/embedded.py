@@ -144,7 +144,7 @@ class EmbeddedBroker(SecuredClients):
 
     @property
     def bootstrap_servers(self) -> str:
-        """HOST:PORT for any Kafka client; the same after a restart."""
+        """HOST:PORT for any Kafka client; the same after a restart. Raises RuntimeError."""
         if self._port == 0:
             raise RuntimeError("the broker has not been started")
         return f"{HOST}:{self._port}"
@@ -156,14 +156,14 @@ class EmbeddedBroker(SecuredClients):
 
     @property
     def directory(self) -> str:
-        """The data directory."""
+        """The data directory. Raises RuntimeError."""
         directory = self._directory or self._temporary
         if directory is None:
             raise RuntimeError("the broker has not been started")
         return directory
 
     def start(self) -> None:
-        """Start and return when clients can connect. Raises ServeRefusedError."""
+        """Start and return when clients can connect. Raises ServeRefusedError, and RuntimeError if the broker runs."""
         if self._running is not None:
             raise RuntimeError("the broker runs already")
         from ottla.server.main import ServerOptions

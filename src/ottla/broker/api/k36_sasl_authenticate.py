@@ -52,7 +52,7 @@ def handle(node: Core, request: Request) -> SaslAuthenticateResponse | Parked:
 
 def receive_bare(node: Core, now: Millis, channel: Channel, token: bytes) -> list[Part] | Parked:
     """Serve a frame that is a token itself. The answer is one too; there is none to a token that is wrong. Raises
-    Refused for one that no mechanism has."""
+    Refused for one that no mechanism has. Raises RequestRefusedError."""
     if len(token) < 2:
         raise RequestRefusedError(f"a token of {len(token)} bytes")
     request = Request(channel, SPEC.key, 0, 0, None, now, None)

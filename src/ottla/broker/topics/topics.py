@@ -159,7 +159,7 @@ class Topics:
     # ---- changes ---------------------------------------------------------------------------------------------------
 
     def creating(self, now: Millis, wanted: Sequence[NewTopic]) -> Planned:
-        """Create these topics in one batch. Names, overrides and counts are validated already."""
+        """Create these topics in one batch. Names, overrides and counts are validated already. Raises StoreError."""
         if not wanted:
             return
         records = {
@@ -185,7 +185,7 @@ class Topics:
 
     def creating_on_demand(self, now: Millis, wanted: Sequence[NewTopic]) -> Planned:
         """Create these topics, which no operator has asked for, unless one may exist that the metadata store has
-        lost."""
+        lost. Raises StoreError."""
         if wanted and self._members.may_know_lost_topics:
             raise StoreError("the metadata store is an older copy, and not all nodes have started that may know more")
         yield from self.creating(now, wanted)

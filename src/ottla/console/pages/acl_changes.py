@@ -136,7 +136,7 @@ def remove_preview(context: Context) -> Preview:
 
 
 def remove(context: Context) -> Done:
-    """Remove the ACL that the address names, and no other."""
+    """Remove the ACL that the address names, and no other. Raises ClientError."""
     acl = acl_in(context.query)
     (result,) = context.client.send(DeleteAclsRequest([DeleteAclsFilter(*codes(acl))])).filter_results
     check(result.error_code, "the ACL", result.error_message)

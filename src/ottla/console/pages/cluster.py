@@ -168,7 +168,7 @@ def load_behind(context: Context) -> Behind:
 
 
 def elect_preview(context: Context) -> Preview:
-    """The partitions that would get another leader."""
+    """The partitions that would get another leader. Raises InputError."""
     topics = metadata_of_all(context).topics
     found = led_elsewhere(topics)
     if not found:

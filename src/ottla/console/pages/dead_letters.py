@@ -110,7 +110,7 @@ def wanted_in(context: Context) -> tuple[DeadLetterFilter, int]:
 
 
 def redrive_preview(context: Context) -> Preview:
-    """The dead letters that would be sent back."""
+    """The dead letters that would be sent back. Raises InputError."""
     group, topic = topic_of_letters(context)
     wanted, most = wanted_in(context)
     found = list(islice((each for each in opened(context, group, topic).letters() if wanted.takes(each)), most))

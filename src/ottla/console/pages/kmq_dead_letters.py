@@ -109,7 +109,7 @@ def chosen(context: Context, config: KmqConfig, choice: Choice, most: int) -> tu
 
 
 def redrive_preview(context: Context) -> Preview:
-    """The dead letters that would be sent back."""
+    """The dead letters that would be sent back. Raises InputError."""
     config = config_named(context)
     choice, most, options = choice_in(context)
     sent, found = chosen(context, config, choice, most)
@@ -141,7 +141,7 @@ def redrive_preview(context: Context) -> Preview:
 
 
 def redrive(context: Context) -> Done:
-    """Send the dead letters back, and commit after each batch which of them are done."""
+    """Send the dead letters back, and commit after each batch which of them are done. Raises ClientError."""
     config = config_named(context)
     choice, most, _ = choice_in(context)
     sent, found = chosen(context, config, choice, most)

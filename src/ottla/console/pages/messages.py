@@ -105,7 +105,7 @@ def asked_for(context: Context) -> Asked:
 
 
 def load(context: Context) -> Messages:
-    """The records that the address asks for; a choice of topics without one."""
+    """The records that the address asks for; a choice of topics without one. Raises InputError."""
     if not context.query.get("topic"):
         found = (topic.name for topic in metadata_of_all(context).topics if not topic.is_internal and topic.name)
         return nothing(context, tuple(sorted(found)[:NAMES_MAX]))

@@ -85,7 +85,7 @@ class PipelineView(View):
 
 
 def load(context: Context) -> PipelineView:
-    """The pipeline that the address names."""
+    """The pipeline that the address names. Raises MissingError."""
     name, unseen = context.need("name"), list[str]()
     found = reports_of(context, unseen)
     report = found.newest().get(name)

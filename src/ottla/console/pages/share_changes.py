@@ -20,7 +20,7 @@ SET, DELETE = 0, 1
 
 
 def pause_preview(context: Context) -> Preview:
-    """The members that will get no records."""
+    """The members that will get no records. Raises InputError."""
     group, _ = group_of(context, context.need("name"))
     if group.name in pauses_of(context.client, [group.name]):
         raise InputError("The group is paused already.")
@@ -41,7 +41,7 @@ def pause(context: Context) -> Done:
 
 
 def resume_preview(context: Context) -> Preview:
-    """The members that will get records again."""
+    """The members that will get records again. Raises InputError."""
     group, _ = group_of(context, context.need("name"))
     if group.name not in pauses_of(context.client, [group.name]):
         raise InputError("The group is not paused.")

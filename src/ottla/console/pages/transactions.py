@@ -57,7 +57,7 @@ class Transactions(View):
 
 
 def load(context: Context) -> Transactions:
-    """The transactional ids of one page."""
+    """The transactional ids of one page. Raises InputError."""
     search, state = context.query.get("q", ""), context.query.get("state", "")
     if state and state not in STATES:
         raise InputError(f"{visible(state)[:40]!r} is no state of a transaction.")

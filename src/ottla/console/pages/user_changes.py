@@ -184,7 +184,7 @@ def quota_in(context: Context) -> tuple[dict[str, str | None], str, float | None
 
 
 def quota_preview(context: Context) -> Preview:
-    """The limit before and after."""
+    """The limit before and after. Raises InputError."""
     entity, limit, value = quota_in(context)
     before = next(
         (

@@ -63,7 +63,8 @@ def codec_number(compression: str | int) -> int:
 
 
 def compress(codec: int, plain: Buffer, level: int | None = None) -> bytes:
-    """`plain`, compressed as a Java producer would. `level` is the codec's own level (gzip, lz4, zstd)."""
+    """`plain`, compressed as a Java producer would. `level` is the codec's own level (gzip, lz4, zstd). Raises
+    ValueError."""
     match codec:
         case 0:
             return bytes(plain)

@@ -158,7 +158,7 @@ def _read_records(
 
 
 def long_varint(plain: bytes | bytearray, pos: int) -> tuple[int, int]:
-    """An unsigned varint of at most ten bytes and 64 bits."""
+    """An unsigned varint of at most ten bytes and 64 bits. Raises CorruptRecordsError."""
     value = shift = 0
     while True:
         byte = plain[pos]

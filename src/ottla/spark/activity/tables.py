@@ -124,7 +124,7 @@ class Tables:
 
     @classmethod
     def open(cls, table: str) -> Tables:
-        """Open tables that exist."""
+        """Open tables that exist. Raises PipelineFailedError."""
         own = table_path(table) / "_activity" / "settings.json"
         if not own.exists():
             raise PipelineFailedError(f"{table} has no tables of this pipeline. `ottla pipeline activity` makes them.")

@@ -96,7 +96,8 @@ def topics_of(table: Table, places: Collection[TopicPartition]) -> set[str]:
 
 def agreed(table: Table, checkpoint: Checkpoint) -> Mapping[TopicPartition, int]:
     """Return the beginning of batch 0, after checking that checkpoint and table belong to one archive. The table must
-    be at the end of the last planned batch, or at its beginning: then Spark repeats the batch."""
+    be at the end of the last planned batch, or at its beginning: then Spark repeats the batch. Raises
+    PipelineFailedError."""
     begun = checkpoint.ends(-1) or {}
     last = checkpoint.last()
     if last < 0:

@@ -160,7 +160,8 @@ class Publisher:
         ends: Mapping[TopicPartition, int],
         spans: Mapping[TopicPartition, list[tuple[int, int, int]]],
     ) -> list[Covered]:
-        """The ranges of the batch with their counts, once they are what was planned: nothing outside, nothing twice."""
+        """The ranges of the batch with their counts, once they are what was planned: nothing outside, nothing twice.
+        Raises PipelineFailedError."""
         made: list[Covered] = []
         if odd := spans.keys() - ends.keys():
             raise PipelineFailedError(f"Records came of what was not planned: {sorted(odd)}.")

@@ -117,7 +117,7 @@ class Task:
             max(self.open.values(), key=lambda file: file.held_bytes).flush()
 
     def follow(self, names: list[str], topic_ids: Any, batch: pa.RecordBatch) -> None:
-        """Count the records of each partition, and check that no offset occurs twice."""
+        """Count the records of each partition, and check that no offset occurs twice. Raises OffsetsNotRisingError."""
         partitions = batch.column("partition").to_numpy()
         offsets = batch.column("offset").to_numpy()
         for topic_id, partition, rows in places(topic_ids, partitions):

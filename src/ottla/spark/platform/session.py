@@ -168,7 +168,7 @@ def adapted(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
 
 
 def started(app_name: str, given: dict[str, str]) -> SparkSession:
-    """A new session."""
+    """A new session. Raises PipelineFailedError."""
     from pyspark.core.context import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -226,7 +226,8 @@ def with_quiet_logs(wanted: dict[str, str], defaults: Mapping[str, str]) -> dict
 
 
 def launch(conf: Mapping[str, str]) -> None:
-    """Start the JVM in a process session of its own: Ctrl-C must reach the driver, and must not kill its workers."""
+    """Start the JVM in a process session of its own: Ctrl-C must reach the driver, and must not kill its workers.
+    Raises PipelineFailedError."""
     from pyspark.conf import SparkConf
     from pyspark.core.context import SparkContext
     from pyspark.errors import PySparkRuntimeError

@@ -191,7 +191,7 @@ class Cluster:
     # ---- ranges ----------------------------------------------------------------------------------------------------
 
     def batch_ranges(self) -> list[Range]:
-        """Return the ranges that a batch query reads."""
+        """Return the ranges that a batch query reads. Raises WrongOptionError."""
         starts = self.resolve(self.options.starting, "startingOffsets")
         ends = self.resolve(self.options.ending, "endingOffsets")
         both = starts.keys() & ends.keys()

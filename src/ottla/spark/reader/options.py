@@ -258,7 +258,7 @@ def parse_offsets(text: str, what: str) -> Offsets:
 
 
 def offsets_from(found: Mapping[str, Any], sentence: str = "These are no offsets of this source.") -> Offsets:
-    """The same, parsed already: Spark hands a checkpoint's offsets over like this."""
+    """The same, parsed already: Spark hands a checkpoint's offsets over like this. Raises WrongOptionError."""
     offsets: Offsets = {}
     for topic, partitions in found.items():
         if not isinstance(partitions, dict):

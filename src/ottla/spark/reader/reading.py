@@ -173,7 +173,7 @@ class Reading:
 
     def leader(self, client: Client, cursor: Cursor) -> Connection | None:
         """Return the leader's connection for a cursor; None if the leader is unknown now, then the caller asks
-        again."""
+        again. Raises ReadFailedError."""
         try:
             leader = client.leader(*cursor.place)
             topic_id = client.known_topic(cursor.range.topic).topic_id
@@ -313,7 +313,8 @@ class Reading:
         self.wait(str(error))
 
     def wait(self, why: str, cursor: Cursor | None = None) -> None:
-        """Pause, longer each time. Give up after `kafkaConsumer.pollTimeoutMs` without progress."""
+        """Pause, longer each time. Give up after `kafkaConsumer.pollTimeoutMs` without progress. Raises
+        ReadFailedError."""
         waited_s = time.monotonic() - self.progress_s
         if waited_s * 1000 > self.options.poll_timeout_ms:
             sentence = f"Nothing more could be read within {self.options.poll_timeout_ms} ms: {why.rstrip('.')}"

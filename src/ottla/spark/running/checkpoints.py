@@ -54,7 +54,8 @@ def examine(checkpoint: str, topics: Sequence[Iterable[str] | re.Pattern[str] | 
 
 
 def directory(path: Path) -> bool:
-    """Whether a query has stored something there. Raises if it is not a directory or its identity is lost."""
+    """Whether a query has stored something there. Raises PipelineFailedError if it is no directory, or if its identity
+    is lost."""
     for each in (path, *path.parents):
         if each.exists():
             if not each.is_dir():
@@ -83,7 +84,7 @@ def numbers(log: Path) -> list[int]:
 
 
 def parsed(file: Path, text: bytes, field: str | None = None) -> Any:
-    """JSON, an object with `field` where one is named. Raises where the file does not hold it."""
+    """JSON, an object with `field` if one is named. Raises PipelineFailedError if the file does not contain it."""
     try:
         value = json.loads(text)
         if field is not None:
@@ -96,7 +97,7 @@ def parsed(file: Path, text: bytes, field: str | None = None) -> Any:
 
 
 def entry(file: Path, log: str) -> list[bytes]:
-    """The lines of a log's file below its version."""
+    """The lines of a log's file below its version. Raises PipelineFailedError."""
     version, *lines = file.read_bytes().split(b"\n")
     if not re.fullmatch(rb"v\d+", version):
         parsed(file, b"")
@@ -125,7 +126,7 @@ def check_offsets(path: Path, topics: Sequence[Iterable[str] | re.Pattern[str] |
 def check_topics(
     path: Path, file: Path, sources: list[Any], topics: Sequence[Iterable[str] | re.Pattern[str] | None]
 ) -> None:
-    """Check that the sources' offsets are of topics that the query reads."""
+    """Check that the sources' offsets are of topics that the query reads. Raises PipelineFailedError."""
     if not topics or any(expected is None for expected in topics):
         return
     for offsets in sources:
@@ -167,14 +168,15 @@ class Checkpoint:
         self._conf = cast(Any, session)._jsc.hadoopConfiguration()
 
     def query(self) -> str:
-        """The id of the query, the same for as long as the checkpoint is."""
+        """The id of the query, the same for as long as the checkpoint is. Raises PipelineFailedError."""
         text = self._text("metadata")
         if text is None:
             raise PipelineFailedError(f"The checkpoint {self.path} has lost its metadata: the query's id is not known.")
         return str(json.loads(text)["id"])
 
     def ends(self, batch: int) -> dict[TopicPartition, int] | None:
-        """Return the end of a batch in each partition; None if it was not planned. Batch -1 is the query's start."""
+        """Return the end of a batch in each partition; None if it was not planned. Batch -1 is the query's start.
+        Raises PipelineFailedError."""
         if batch < 0:
             text = self._text(START)
             return None if text is None else offsets_of(json.loads(text))
@@ -212,7 +214,7 @@ class Checkpoint:
 
     def put_aside(self) -> None:
         """Rename the checkpoint, if it exists, so that the query starts from the beginning: DIR becomes DIR.1, or the
-        next free number."""
+        next free number. Raises PipelineFailedError."""
         mine = self._path("")
         files = mine.getFileSystem(self._conf)
         if not files.exists(mine):

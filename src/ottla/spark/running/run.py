@@ -219,7 +219,7 @@ def run_queries(
 
 
 def name_of(writer: DataStreamWriter) -> str:
-    """The queryName that a writer was given."""
+    """The queryName that a writer was given. Raises ValueError."""
     found = cast(Any, writer)._jwrite.extraOptions().get("queryname")
     if not found.isDefined():
         raise ValueError("every query of a pipeline needs a queryName: its checkpoint is kept under it")

@@ -206,7 +206,8 @@ def looked_up(properties: Mapping[str, Any], config: KmqConfig) -> tuple[dict[in
 
 
 def require_alone(properties: Mapping[str, Any], config: KmqConfig) -> None:
-    """Refuse a second tracker: two trackers that do not know of each other would both redeliver every message."""
+    """Refuse a second tracker: two trackers that do not know of each other would both redeliver every message. Raises
+    PipelineFailedError."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

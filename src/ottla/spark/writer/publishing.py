@@ -210,7 +210,7 @@ class Publisher:
         explained: Callable[[BrokerError], str] = lambda failure: f"The cluster refuses: {failure}",
     ) -> T:
         """Send a request, and retry while the cluster is unavailable or not ready, until the delivery timeout.
-        `explained` makes a sentence of a permanent refusal."""
+        `explained` makes a sentence of a permanent refusal. Raises PublishFailedError."""
         until = time.monotonic() + self._delivery_timeout_s
         pause_s = PAUSE_S
         while True:

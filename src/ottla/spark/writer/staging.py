@@ -335,7 +335,8 @@ def queue_of(share: ManifestPartition, views: Sequence[mmap.mmap]) -> PartitionQ
 
 
 def loaded(share: ManifestPartition, piece: Piece, view: mmap.mmap) -> bytearray:
-    """Return a copy of a staged batch. Its CRC is checked here, because sending computes a new one."""
+    """Return a copy of a staged batch. Its CRC is checked here, because sending computes a new one. Raises
+    StagingRefusedError."""
     whole = bytearray(view[piece.position : piece.position + piece.size])
     if len(whole) != piece.size or not is_whole(whole):
         raise StagingRefusedError(f"A staged batch for {share.topic}-{share.partition} is damaged.")
