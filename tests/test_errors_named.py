@@ -1,7 +1,7 @@
 """Docstrings of public functions name the errors that the functions raise, or a base class of these.
 
-`python -m tests.test_errors_named` prints what is missing. Functions without a docstring are overrides, or say enough by
-their names. Left out: commands, the demo and simulations, whose docstrings are help texts and descriptions of runs.
+`python -m tests.test_errors_named` prints what is missing. Functions without a docstring are overrides, or say enough
+by their names. Left out: commands, the demo and simulations, whose docstrings are help texts and descriptions.
 """
 
 import ast
