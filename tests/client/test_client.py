@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client import BrokerError, Client, ClientError, ConnectionClosedError, delete_offsets
+from ottla.client import BrokerError, Client, ClientError, ConnectionClosedError, TimedOutError, delete_offsets
 from ottla.client.client import EARLIEST, LATEST, MAX_TIMESTAMP
 from ottla.client.transactions import OpenTransaction, abort_transaction, open_transactions
 from ottla.protocol.errors import ErrorCode
@@ -19,6 +19,7 @@ from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetch
 from ottla.protocol.records.batch import set_crc
 from ottla.protocol.records.record import Record, build_batch, decode_records
 from ottla.testing import EmbeddedBroker
+from tests.server.test_throttling import ScriptedQuotas, Throttling
 
 
 @pytest.fixture
@@ -45,6 +46,20 @@ def test_produce_and_fetch_raw(client: Client, broker: EmbeddedBroker) -> None:
     assert [record.value for part in parts for record in part] == [b"a", b"b", b"c"]
     assert client.fetch_raw(topic, 1, 3, max_wait_ms=0).records == b""
     assert client.fetch_raw(topic, 0, 0, max_wait_ms=0).high_watermark == 0
+
+
+def test_a_throttled_fetch_is_sent_again() -> None:
+    """The answer to it has no partition, and the node delays the next one (KIP-219)."""
+    with Throttling() as broker, Client(broker.bootstrap_servers) as client:
+        topic = broker.create_topic()
+        client.produce_raw(topic, 0, batch(b"a"))
+        quotas = ScriptedQuotas(1, 1)
+        broker.plant(quotas)
+        assert [record.value for record in decode_records(client.fetch_raw(topic, 0, 0).records)] == [b"a"]
+        assert not quotas.throttle_ms
+        broker.plant(ScriptedQuotas(*[50] * 1_000))
+        with Client(broker.bootstrap_servers, timeout_s=0.5) as hasty, pytest.raises(TimedOutError):
+            hasty.fetch_raw(topic, 0, 0)
 
 
 def test_acks_0_has_no_answer(client: Client, broker: EmbeddedBroker) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias, TypeVar
 
 from ottla.client.connection import Connection
-from ottla.client.errors import BrokerError, ClientError, ConnectionClosedError, check
+from ottla.client.errors import BrokerError, ClientError, ConnectionClosedError, TimedOutError, check
 from ottla.client.sasl import Login
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -290,7 +290,9 @@ class Client:
         max_wait_ms: int = 500,
         isolation_level: int = 0,
     ) -> Fetched:
-        """Whole batches from `offset` on, fetched without a fetch session. Raises BrokerError."""
+        """Whole batches from `offset` on, fetched without a fetch session. No bytes: there is no batch from there on.
+        Raises BrokerError, and TimedOutError if a quota lets nothing through for that long."""
+        until = time.monotonic() + self._timeout_s
 
         def ask() -> Fetched:
             connection = self.leader(topic, partition)
@@ -303,6 +305,10 @@ class Client:
                 topics=[FetchTopic(topic, self.known_topic(topic).topic_id, [part])],
             )
             answer = self._on(lambda: connection, request)
+            while not (answer.error_code or answer.responses):  # throttled: the broker delays the next answer (KIP-219)
+                if time.monotonic() >= until:
+                    raise TimedOutError(f"A quota throttles fetches from {topic}-{partition}: no record came in time.")
+                answer = self._on(lambda: connection, request)
             check(answer.error_code, f"fetch from {topic}-{partition}")
             (place,) = answer.responses
             (got,) = place.partitions
