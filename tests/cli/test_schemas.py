@@ -87,6 +87,8 @@ def test_a_file_or_the_environment_names_the_login(tmp_path: Path, monkeypatch: 
 def test_wrong_registries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"list of processes: .* OTTLA_SCHEMA_REGISTRY_LOGIN"):
         registry_of(Cluster(properties=["schema.registry.basic.auth.user.info=a:b"]), "https://a")
+    with pytest.raises(UsageError, match=r"does not support .* schema\.registry\.basic\.auth\.userinfo"):
+        registry_of(Cluster(properties=["schema.registry.basic.auth.userinfo=a:b"]), "https://a")
     for url in ("a:8081", "http://ann:b@a"):
         with pytest.raises(UsageError, match="cannot be the address of a registry"):
             registry_of(Cluster(), url)

@@ -133,6 +133,9 @@ def test_protobuf_as_source_text(decoder: Decoder, registry: SmallRegistry) -> N
         text = f'syntax = "proto3"; import "{name}"; message M {{}}'
         wrong = registry.add(text, "PROTOBUF", name, refers)
         assert "schema cannot be used" in one(decoder, b"\0" + wrong.to_bytes(4, "big") + b"\0").why
+    option = [{"name": "--print_free_field_numbers", "subject": "price", "version": 1}]
+    wrong = registry.add('syntax = "proto3"; message N {}', "PROTOBUF", "option", option)
+    assert "odd name" in one(decoder, b"\0" + wrong.to_bytes(4, "big") + b"\0").why, "protoc takes it for an option"
     registry.serializes = True
 
 
@@ -151,7 +154,7 @@ def test_a_time_that_python_cannot_hold(decoder: Decoder, registry: SmallRegistr
 
 def test_bytes_that_do_not_fit_their_schema(decoder: Decoder, registry: SmallRegistry) -> None:
     front = b"\0" + registry.add('"string"').to_bytes(4, "big")
-    assert one(decoder, front + b"\2aX").why == "1 bytes follow the value."
+    assert one(decoder, front + b"\2aX").why == "It has 1 byte more than its schema says."
     assert one(decoder, front + b"\x08a").why == "It is too short."
     assert "registry has no schema 9999" in one(decoder, b"\0\0\0\x27\x0f").why
 

@@ -153,3 +153,24 @@ def test_addresses_that_are_refused(settings: RegistrySettings) -> None:
     with pytest.raises(WrongRegistryError):
         settings.require_usable()
     RegistrySettings("http://registry:8081/apis/ccompat/v7").require_usable()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RegistrySettings("https://a", token="secret\n"),
+        RegistrySettings("https://a", token="secret\u2026"),
+        RegistrySettings("https://a", ("ann", "secret\udcff")),
+        RegistrySettings("https://a", ca_file="/no/such/file"),
+        RegistrySettings("https://a", ca_file=__file__),
+    ],
+    ids=["a line end", "no ASCII", "half a character", "a missing file", "no certificates"],
+)
+def test_what_no_request_could_use_is_refused_beforehand(settings: RegistrySettings) -> None:
+    with pytest.raises(WrongRegistryError) as refused:
+        settings.require_usable()
+    assert "secret" not in str(refused.value)
+
+
+def test_a_reason_never_has_the_login(small: SmallRegistry) -> None:
+    assert "secret" not in failure(Registry(RegistrySettings(small.address, token="secret\n")))

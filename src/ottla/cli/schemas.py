@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.connection import Cluster
+from ottla.cli.connection import Cluster, pairs
 from ottla.cli.output import CommandError, UsageError
 from ottla.cli.printing import Shown
 
@@ -54,6 +54,8 @@ VARIABLES: Final = {
     CA_FILE: "OTTLA_SCHEMA_REGISTRY_CA",
 }
 """Variables of the environment that win over the properties."""
+TOLD_MAX: Final = 100
+"""Reasons that one command reports."""
 
 
 def registry_of(cluster: Cluster, url: str | None) -> RegistrySettings | None:
@@ -70,13 +72,13 @@ def registry_of(cluster: Cluster, url: str | None) -> RegistrySettings | None:
         raise CommandError(
             f"A schema registry needs the extra `schemas`: {missing} is missing. In a clone: pip install '.[schemas]'."
         )
-    secret = next(
-        (each.partition("=")[0] for each in cluster.properties or () if each.startswith((LOGIN, TOKEN))), None
-    )
-    if secret is not None:
+    if unknown := sorted(given.keys() - {URL, *VARIABLES}):
+        raise UsageError(f"Ottla does not support the client property {unknown[0]}.")
+    if public := pairs(cluster.properties, "A property").keys() & {LOGIN, TOKEN}:
+        secret = min(public)
         raise UsageError(
             f"{secret} would be in the list of processes: put it into a file of client properties, or into the "
-            f"variable {VARIABLES.get(secret, VARIABLES[TOKEN])}."
+            f"variable {VARIABLES[secret]}."
         )
     given |= {name: value for name, variable in VARIABLES.items() if (value := os.environ.get(variable))}
     user, _, password = given.get(LOGIN, "").partition(":")
@@ -161,6 +163,3 @@ def chosen_of(text: str) -> Chosen:
     if colon and subject and (version == "latest" or (version.isascii() and version.isdigit() and int(version[:10]))):
         return Chosen(subject, None if version == "latest" else int(version[:10]))
     return Chosen(text)
-
-
-TOLD_MAX: Final = 100

@@ -88,13 +88,9 @@ def fetch(
     as PEM (default: the system's). Blocks for `timeout_s` at most. Raises UrlRefusedError and FetchFailedError."""
     place = place_of(url, any_http=any_http)
     connect_s = min(CONNECT_TIMEOUT_S, timeout_s)
-    try:
-        made = http.client.HTTPConnection(place.host, place.port, timeout=connect_s)
-        if place.is_secure:
-            context = ssl.create_default_context(cafile=ca_file)
-            made = http.client.HTTPSConnection(place.host, place.port, timeout=connect_s, context=context)
-    except OSError as error:
-        raise FetchFailedError(f"{ca_file} can't be used: {error.strerror or error}") from None
+    made = http.client.HTTPConnection(place.host, place.port, timeout=connect_s)
+    if place.is_secure:
+        made = http.client.HTTPSConnection(place.host, place.port, timeout=connect_s, context=context_of(ca_file))
     late = threading.Timer(timeout_s, _cut, (made,))
     late.start()
     try:
@@ -104,9 +100,11 @@ def fetch(
         content = b""
         while len(content) <= bytes_max and (chunk := answer.read1(_CHUNK)):
             content += chunk
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a host that can't be a name
+    except (OSError, http.client.HTTPException) as error:
         why = "it takes too long" if late.finished.is_set() else str(error) or type(error).__name__
         raise FetchFailedError(f"{place.host}: {why}") from None
+    except ValueError:  # its text may have a header, and so a login
+        raise FetchFailedError(f"{place.host}: the host or a header has characters that cannot be sent") from None
     finally:
         late.cancel()
         made.close()
@@ -115,6 +113,14 @@ def fetch(
     if answer.status != 200:
         raise FetchFailedError(f"{place.host}: HTTP status {answer.status}", answer.status)
     return content
+
+
+def context_of(ca_file: str | None) -> ssl.SSLContext:
+    """Trusts the authorities in a PEM file, or those of the system. Raises FetchFailedError if it can't be used."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise FetchFailedError(f"{ca_file} can't be used: {error.strerror or error}") from None
 
 
 def _cut(made: http.client.HTTPConnection) -> None:

@@ -20,6 +20,8 @@ from fastavro.write import schemaless_writer
 
 from ottla.schemas.fitting import Fitting
 
+from ottla.wording import counted
+
 _DEPTH_MAX: Final = 200
 _RECORD: Final = "ottla_value_of_the_schema"
 
@@ -47,7 +49,7 @@ class Avro:
         value: Any = schemaless_reader(stream, self._schema, None)
         left = len(data) - stream.tell()
         if left:
-            raise ValueError(f"{left} bytes follow the value")
+            raise ValueError(f"it has {counted(left, 'byte')} more than its schema says")
         return plain(value["value"])
 
     def encoded(self, value: Any) -> bytes:

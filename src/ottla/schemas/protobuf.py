@@ -146,7 +146,7 @@ def _compiled(files: Sequence[tuple[str, str]]) -> list[FileDescriptorProto | No
     with TemporaryDirectory(prefix="ottla-schema-") as directory:
         result = Path(directory, "result")
         for name, text in files:
-            if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", name, re.ASCII):
+            if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", name, re.ASCII):  # a path below, and no option of protoc
                 raise ValueError("a file that it imports has an odd name")
             path = Path(directory, "sources", name)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from ottla.client.https import FetchFailedError, UrlRefusedError, fetch, is_local, place_of
+from ottla.client.https import FetchFailedError, UrlRefusedError, context_of, fetch, is_local, place_of
 from ottla.escaping import visible
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
@@ -68,7 +68,7 @@ class RegistrySettings:
     ca_file: str | None = None
 
     def require_usable(self) -> None:
-        """Raise WrongRegistryError unless the address can be used, also with this login."""
+        """Raise WrongRegistryError unless the address, the login and the file of authorities can be used."""
         try:
             place = place_of(self.url, any_http=True)
         except UrlRefusedError as refused:
@@ -77,6 +77,16 @@ class RegistrySettings:
             raise WrongRegistryError(f"{visible(self.url)} cannot be the address of a registry. It may have no query.")
         if (self.login or self.token) and not place.is_secure and not is_local(place.host):
             raise WrongRegistryError("A login to the registry needs https://: over http://, everyone could read it.")
+        token = self.token or ""
+        if not (token.isascii() and "".join((token, *(self.login or ()))).isprintable()):
+            raise WrongRegistryError(
+                "The login to the registry has characters that cannot be sent, such as a line end."
+            )
+        if place.is_secure:
+            try:
+                context_of(self.ca_file)
+            except FetchFailedError as failure:
+                raise WrongRegistryError(f"The authorities of the registry are unknown: {failure}.") from None
 
     def headers(self) -> dict[str, str]:
         if self.login is not None:
