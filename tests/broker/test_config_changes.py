@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from ottla.broker.client_identity import Address, Identity, Principal
-from ottla.broker.observations.config_changes import CHANGES_MAX, HIDDEN, KEPT, QUOTA, ConfigChanges, Resource
+from ottla.broker.observations.config_changes import CHANGES_MAX, HIDDEN, KEPT, ConfigChanges, Resource
 from ottla.broker.requests import Request
 from ottla.machine import WallMillis
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
+from ottla.protocol.config_resources import QUOTA
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from ottla.broker.api import k10901_describe_observations
-from ottla.broker.api.k10901_describe_observations import Lists
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Address, Identity, Principal
 from ottla.broker.observations import long_turns, two_periods
@@ -33,6 +32,7 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.private_requests import Lists
 from ottla.protocol.records.record import Record, build_batch
 from tests.harness.node_stage import CORRELATION_ID, NodeStage
 

@@ -9,7 +9,8 @@ from ottla.cli.replicas.progress import carry_out
 from ottla.client import ClientError
 from ottla.client.placement import moving
 from ottla.client.placement.balance import Move
-from ottla.client.placement.throttles import BROKER, TOPIC, RefusedError
+from ottla.client.placement.throttles import RefusedError
+from ottla.protocol.config_resources import ConfigResourceType
 
 MOVE = Move(("t", 0), (1, 2), (2, 3), 100)
 
@@ -40,7 +41,12 @@ class Cluster:
     def __init__(self, *late: int) -> None:
         self.nodes = {node: Node(self, many) for node, many in zip((1, 2, 3), late or (0, 0, 0), strict=True)}
         self.moved: list[str] = []
-        self.limited = {(BROKER, "1"), (BROKER, "3"), (TOPIC, "t"), (TOPIC, "u")}
+        self.limited = {
+            (ConfigResourceType.BROKER, "1"),
+            (ConfigResourceType.BROKER, "3"),
+            (ConfigResourceType.TOPIC, "t"),
+            (ConfigResourceType.TOPIC, "u"),
+        }
         self.refuses = self.refuses_limits = False
 
     def broker(self, node: int) -> Node:
@@ -71,8 +77,8 @@ class Cluster:
 
     def DescribeConfigsRequest(self, asked: Any) -> Any:
         def configs(kind: int, name: str) -> list[Any]:
-            set_here = {BROKER: 2, TOPIC: 1}[kind] if (kind, name) in self.limited else 5
-            return [SimpleNamespace(config_source=set_here)]
+            own = 1 if kind == ConfigResourceType.TOPIC else 2
+            return [SimpleNamespace(config_source=own if (kind, name) in self.limited else 5)]
 
         results = [
             SimpleNamespace(resource_name=each.resource_name, configs=configs(each.resource_type, each.resource_name))
@@ -82,7 +88,11 @@ class Cluster:
 
     def IncrementalAlterConfigsRequest(self, asked: Any) -> Any:
         for each in asked.resources:
-            if each.resource_type == TOPIC and self.refuses_limits and each.configs[0].config_operation == 0:
+            if (
+                each.resource_type == ConfigResourceType.TOPIC
+                and self.refuses_limits
+                and each.configs[0].config_operation == 0
+            ):
                 wrong = SimpleNamespace(error_code=44, error_message="no", resource_name=each.resource_name)
                 return SimpleNamespace(responses=[wrong])
             is_set = each.configs[0].config_operation == 0
@@ -122,7 +132,11 @@ def test_limits_of_other_moves_stay() -> None:
     cluster = Cluster()
     cluster.moved = ["t", "u"]
     moving.cancel(cluster, [("t", 0)])  # type: ignore[arg-type]
-    assert cluster.limited == {(BROKER, "1"), (BROKER, "3"), (TOPIC, "u")}
+    assert cluster.limited == {
+        (ConfigResourceType.BROKER, "1"),
+        (ConfigResourceType.BROKER, "3"),
+        (ConfigResourceType.TOPIC, "u"),
+    }
     cluster.moved = []
     moving.cancel(cluster, [])  # type: ignore[arg-type]
     assert not cluster.limited

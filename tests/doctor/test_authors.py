@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ottla.doctor import Evidence, diagnose
-from ottla.doctor.observed import QUOTA, TOPIC, ClientErrors, ConfigChange, ConnectionFigures, Observed
+from ottla.doctor.observed import ClientErrors, ConfigChange, ConnectionFigures, Observed
 from ottla.doctor.snapshot import Committed, Group, Node, Partition, Snapshot, Topic
+from ottla.protocol.config_resources import QUOTA, ConfigResourceType
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -15,7 +16,13 @@ THROTTLED = "throttled"
 
 
 def change(
-    name: str, new: str | None, *, resource: str = "orders", kind: int = TOPIC, who: str = "ada", hours: int = 3
+    name: str,
+    new: str | None,
+    *,
+    resource: str = "orders",
+    kind: int = ConfigResourceType.TOPIC,
+    who: str = "ada",
+    hours: int = 3,
 ) -> ConfigChange:
     return ConfigChange(
         kind, resource, name, NOW_MS - hours * HOUR_MS, None, new, f"User:{who}", "kafka-configs", "10.0.0.7"

@@ -265,11 +265,12 @@ class Rules:
 def broker_configs(connected: Client, *names: str) -> dict[str, str]:
     """These properties of the node that answers."""
     from ottla.client.errors import check
+    from ottla.protocol.config_resources import ConfigResourceType
     from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
     node = connected.metadata([]).brokers[0].node_id
-    answer = connected.send(DescribeConfigsRequest([DescribeConfigsResource(4, str(node), list(names))]))
-    (found,) = answer.results
+    asked = DescribeConfigsResource(ConfigResourceType.BROKER, str(node), list(names))
+    (found,) = connected.send(DescribeConfigsRequest([asked])).results
     check(found.error_code, f"the configs of node {node}", found.error_message)
     return {each.name: each.value or "" for each in found.configs}
 

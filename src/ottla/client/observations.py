@@ -13,16 +13,11 @@ from ottla.protocol.messages.describe_observations import (
     DescribeObservationsRequest,
     DescribeObservationsResponse,
 )
+from ottla.protocol.private_requests import CONFIG_VALUE_MAX, Lists
 
 Answers = dict[int, DescribeObservationsResponse | ClientError]
-QUOTA: Final = 0
-"""The type of a quota among the resources of config changes."""
-CONFIG_CHANGES, ISR_CHANGES, FOLLOWERS = 64, 128, 256
-"""Lists of an answer, as bits of `lists`."""
 _CONFIGS_SINCE: Final = 1
 _ISR_SINCE: Final = 1
-VALUE_MAX: Final = 100
-"""Characters of a value that nodes remember."""
 
 EVERYTHING: Final = DescribeObservationsRequest(None)
 """Asks a node for all that it remembers."""
@@ -54,7 +49,7 @@ def _refused(answer: DescribeObservationsResponse | ClientError) -> BrokerError 
 def replicas_seen(client: Client, node_ids: Iterable[int]) -> Answers:
     """Which replicas left the in-sync replicas of the partitions that each node has led, and how far its followers are
     behind now, or the node's error. Needs the right to describe the cluster."""
-    request = DescribeObservationsRequest(lists=ISR_CHANGES | FOLLOWERS)
+    request = DescribeObservationsRequest(lists=Lists.ISR_CHANGES | Lists.FOLLOWERS)
     return _answers(client, node_ids, request, _ISR_SINCE)
 
 
@@ -75,7 +70,13 @@ class ConfigHistory(NamedTuple):
         last = next((each for each in self.changes if each.name == name), None)
         if last is None or last.new_value is None:
             return None
-        return last if value is None or last.new_value.strip() == value[:VALUE_MAX].strip() else None
+        return last if value is None or is_remembered(last.new_value, value) else None
+
+
+def is_remembered(remembered: str, value: str) -> bool:
+    """Whether this is the value that a node remembers. It remembers the beginning of what the client sent; the cluster
+    shows it without spaces around it."""
+    return remembered.strip() == value[:CONFIG_VALUE_MAX].strip()
 
 
 def config_history(
@@ -83,7 +84,7 @@ def config_history(
 ) -> ConfigHistory:
     """Who changed configs and when, of one resource or of all. Needs the right to describe the configs of that
     resource, or the cluster and the configs. Raises BrokerError if the user lacks it."""
-    request = DescribeObservationsRequest(None, resource_type, resource_name, CONFIG_CHANGES)
+    request = DescribeObservationsRequest(None, resource_type, resource_name, Lists.CONFIG_CHANGES)
     changes: list[ConfigChange] = []
     silent: list[int] = []
     failed: list[tuple[int, ClientError]] = []

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from ottla.client.client import Client
 from ottla.client.connection import Connection, Posted
 from ottla.client.errors import ClientError, ConnectionClosedError, UnsupportedVersionError
 from ottla.protocol.apis import APIS
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.private_requests import PRIVATE_REQUESTS, parsed
 from ottla.protocol.wire import Message
-
-BROKER: Final = 4
-"""The resource type of a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ class _Asked:
         """Ask for the list, unless this connection has it."""
         self._newest_untried()
         if connection.private is None and not connection.hides_private:
-            resource = DescribeConfigsResource(BROKER, str(self._node_id), [PRIVATE_REQUESTS])
+            resource = DescribeConfigsResource(ConfigResourceType.BROKER, str(self._node_id), [PRIVATE_REQUESTS])
             self._posted = connection.post(DescribeConfigsRequest([resource]))
 
     def take_list(self, connection: Connection) -> None:

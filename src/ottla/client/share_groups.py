@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ottla.client.client import Client
 from ottla.client.errors import check
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
@@ -40,8 +41,6 @@ ARCHIVING = 3
 
 PAUSED = "share.delivery.paused"
 """The config that pauses a share group. Only Ottla has it."""
-GROUP_CONFIGS = 32
-"""The resource type of a group, for configs."""
 
 
 class Pause(NamedTuple):
@@ -65,7 +64,9 @@ def pauses_of(client: Client, groups: Sequence[str]) -> dict[str, Pause]:
     if not groups:
         return {}
     names = [PAUSED, f"{PAUSED}.since.ms", f"{PAUSED}.by"]
-    asked = DescribeConfigsRequest([DescribeConfigsResource(GROUP_CONFIGS, group, names) for group in groups])
+    asked = DescribeConfigsRequest(
+        [DescribeConfigsResource(ConfigResourceType.GROUP, group, names) for group in groups]
+    )
     found: dict[str, Pause] = {}
     for result in client.send(asked).results:
         values = {each.name: each.value for each in result.configs}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ottla.client.observations import QUOTA, ConfigHistory, config_history
+from ottla.client.observations import ConfigHistory, config_history
 from ottla.console.page import Context, View
-from ottla.console.reading import BROKER, SOURCES, Config, configs
+from ottla.console.reading import SOURCES, Config, configs
 from ottla.doctor.words import names
+from ottla.protocol.config_resources import QUOTA, ConfigResourceType
 from ottla.protocol.messages.describe_observations import ConfigChange
 
 SHOWN_MAX: Final = 50
@@ -98,7 +99,7 @@ class ConfigChanges(View):
 def load_changes(context: Context) -> ConfigChanges:
     """The last changes of nodes' configs and of quotas."""
     found, missing = history_of(context)
-    rows = [row_of(each) for each in found.changes if each.resource_type in (BROKER, QUOTA)]
+    rows = [row_of(each) for each in found.changes if each.resource_type in (ConfigResourceType.BROKER, QUOTA)]
     return ConfigChanges(
         title="Changes of nodes' configs and of quotas",
         command=context.command("configs", "history"),

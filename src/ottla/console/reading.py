@@ -22,8 +22,6 @@ from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, De
 KEPT_S: Final = 2.0
 """Seconds for which the list of all topics is used again, by all sessions of a login: open pages ask once."""
 READ_COMMITTED: Final = 1
-TOPIC, BROKER, GROUP = 2, 4, 32
-"""Resource types of DescribeConfigs."""
 SOURCES: Final = {
     1: "this topic",
     2: "this node, changed while running",

@@ -8,8 +8,9 @@ from typing import Any
 from ottla.client.errors import ClientError, check
 from ottla.console.acl_rules import Acl
 from ottla.console.page import Context
-from ottla.console.reading import BROKER, configs
+from ottla.console.reading import configs
 from ottla.protocol.acls import ANY, Operation, PatternType, PermissionType, ResourceType
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.messages.describe_acls import DescribeAclsRequest
 from ottla.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from ottla.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
@@ -22,7 +23,7 @@ def authorizer_settings(context: Context) -> dict[str, str]:
     """The properties of a node that decide beside the ACLs; empty if the user may not see them."""
     node = context.client.metadata([]).brokers[0].node_id
     try:
-        return {each.name: each.value or "" for each in configs(context, BROKER, str(node))}
+        return {each.name: each.value or "" for each in configs(context, ConfigResourceType.BROKER, str(node))}
     except ClientError:
         return {}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ottla.client.observations import VALUE_MAX
-from ottla.doctor.observed import QUOTA, TOPIC, ConfigChange
+from ottla.client.observations import is_remembered
+from ottla.doctor.observed import ConfigChange
 from ottla.doctor.snapshot import Evidence, Snapshot, Topic
 from ottla.doctor.words import duration
+from ottla.protocol.config_resources import QUOTA, ConfigResourceType
 
 
 def set_by(evidence: Evidence, topic: Topic | None, *configs: str) -> str:
@@ -18,10 +19,10 @@ def set_by(evidence: Evidence, topic: Topic | None, *configs: str) -> str:
 
 def _author(snapshot: Snapshot, topic: Topic, name: str) -> ConfigChange | None:
     """The change that gave the config its present value."""
-    last = snapshot.last_change(TOPIC, topic.name, name)
+    last = snapshot.last_change(ConfigResourceType.TOPIC, topic.name, name)
     if last is None or last.new is None or name not in topic.set_configs:
         return None
-    return last if topic.configs.get(name, "")[:VALUE_MAX] == last.new.strip() else None
+    return last if is_remembered(last.new, topic.configs.get(name, "")) else None
 
 
 def quota_set_by(evidence: Evidence, principal: str, client_id: str) -> str:

@@ -35,14 +35,13 @@ from ottla.doctor.open_transactions import LISTED, OpenTransactions
 from ottla.doctor.remembered import observed
 from ottla.doctor.snapshot import SHARE, UNSEEN_TOPIC, Disk, Group, Node, Partition, Snapshot, Topic, TopicPartition
 from ottla.doctor.words import count, size
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 
-TOPIC, GROUP = 2, 32
-"""Resource types of DescribeConfigs."""
 SET_ON_TOPIC: Final = 1
 """The config source of a topic's own config (ConfigSource.DYNAMIC_TOPIC_CONFIG)."""
 FIRST_RECORD: Final = 0
@@ -83,7 +82,10 @@ class _Gathering:
         last = self._ask(self._ends(described, leaders))
         share_groups = [each.name for each in groups if each.type == SHARE]
         configs = self._configs(
-            [*((TOPIC, each.name) for each in described), *((GROUP, each) for each in share_groups)]
+            [
+                *((ConfigResourceType.TOPIC, each.name) for each in described),
+                *((ConfigResourceType.GROUP, each) for each in share_groups),
+            ]
         )
         topics = self._topics(described, first, last, configs)
         held = [
@@ -99,7 +101,8 @@ class _Gathering:
             {node_id: {**flights.questions(node_id), **transactions.questions(node_id)} for node_id in self.reached}
         )
         groups = [
-            replace(each, configs=configs.get((GROUP, each.name), ({}, frozenset()))[0]) for each in flights.found(more)
+            replace(each, configs=configs.get((ConfigResourceType.GROUP, each.name), ({}, frozenset()))[0])
+            for each in flights.found(more)
         ]
         opened = transactions.found(more, self._ask)
         history = self._history(since_ms, topics, leaders) if history_ms else History()
@@ -255,7 +258,7 @@ class _Gathering:
                 for each in sorted(topic.partitions, key=lambda each: each.partition_index)
                 for where in [(topic.name, each.partition_index)]
             ]
-            effective, own = configs.get((TOPIC, topic.name), ({}, frozenset()))
+            effective, own = configs.get((ConfigResourceType.TOPIC, topic.name), ({}, frozenset()))
             found.append(Topic(topic.name, tuple(partitions), topic.is_internal, effective, own))
         return found
 

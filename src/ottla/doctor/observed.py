@@ -99,11 +99,6 @@ class LongTurn:
     timer: str = ""
 
 
-TOPIC: Final = 2
-QUOTA: Final = 0
-"""Types of resources that have configs, as on the wire. A quota's name has its users, clients or addresses."""
-
-
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
     """A change of a config or a quota. `old` and `new` are None where the config was not set. A long value is cut."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from enum import IntFlag
 from typing import Final
 
 from ottla.protocol.apis import ApiKey
@@ -36,6 +37,26 @@ READABLE: Final = frozenset(
     }
 )
 """The requests that ReadTogether may hold: they change nothing, read no records, and do not wait."""
+
+CONFIG_VALUE_MAX: Final = 100
+"""Characters of a value among the changes of configs that a node remembers; a longer value is cut."""
+
+
+class Lists(IntFlag):
+    """The lists of an answer to DescribeObservations, as bits of the request's field `lists`."""
+
+    GROUPS = 1
+    ERRORS = 2
+    CONNECTIONS = 4
+    SLOW_REQUESTS = 8
+    TOPICS = 16
+    LONG_TURNS = 32
+    CONFIG_CHANGES = 64
+    ISR_CHANGES = 128
+    FOLLOWERS = 256
+
+
+ALL_LISTS: Final = (1 << len(Lists)) - 1
 
 _ONE = re.compile(r"\s*(\d{1,5}):(\d{1,5})-(\d{1,5})\s*", re.ASCII)
 

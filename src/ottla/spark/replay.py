@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ottla.client import Client, TopicPartition
 from ottla.client.errors import check
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.spark.archive.layout import SPARK_SCHEMA
 from ottla.spark.archive.log import Bounds, log_bounds, log_frame, renamed
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-TOPIC_RESOURCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def require_all(
 def broker_times(options: RunOptions, topics: Sequence[str]) -> set[str]:
     """Return the topics whose records have the broker's time, which never goes back."""
     given = source_options(options, topics)
-    wanted = [DescribeConfigsResource(TOPIC_RESOURCE, topic, ["message.timestamp.type"]) for topic in topics]
+    wanted = [DescribeConfigsResource(ConfigResourceType.TOPIC, topic, ["message.timestamp.type"]) for topic in topics]
     client: Client = stream_options(given).client.connect()
     with client:
         answer = client.send(DescribeConfigsRequest(resources=wanted))

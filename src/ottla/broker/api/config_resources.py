@@ -33,21 +33,12 @@ from ottla.metadata.store import StoreError
 from ottla.metadata.topic_names import fault_of
 from ottla.metadata.topics import TopicImage
 from ottla.protocol.acls import CLUSTER_NAME
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.core import Core
     from ottla.broker.requests import Request
-
-
-class ConfigResourceType(IntEnum):
-    """ConfigResource.Type."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 class Change(IntEnum):

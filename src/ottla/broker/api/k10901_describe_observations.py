@@ -21,7 +21,6 @@ Not supported: nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import IntFlag
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -54,6 +53,7 @@ from ottla.protocol.messages.describe_observations import (
     SlowRequest,
     Topic,
 )
+from ottla.protocol.private_requests import ALL_LISTS, Lists
 from ottla.replica.isr_history import IsrChange as IsrHistoryChange
 
 if TYPE_CHECKING:
@@ -73,21 +73,6 @@ SPEC = ApiSpec(
 )
 
 
-class Lists(IntFlag):
-    """The lists of an answer, as bits of the request's field `lists`."""
-
-    GROUPS = 1
-    ERRORS = 2
-    CONNECTIONS = 4
-    SLOW_REQUESTS = 8
-    TOPICS = 16
-    LONG_TURNS = 32
-    CONFIG_CHANGES = 64
-    ISR_CHANGES = 128
-    FOLLOWERS = 256
-
-
-ALL_LISTS: Final = (1 << len(Lists)) - 1
 TOPICS_MAX: Final = 1_000
 FOLLOWERS_MAX: Final = 1_000
 BEHIND_MS: Final = 1_000

@@ -29,7 +29,7 @@ from ottla.broker.cluster.members import error_of
 from ottla.broker.cluster.metadata import Planned, RowBatch, RowChange
 from ottla.broker.config.addresses import host
 from ottla.broker.config.key import INT_MAX
-from ottla.broker.observations.config_changes import QUOTA, Resource
+from ottla.broker.observations.config_changes import Resource
 from ottla.broker.requests import Request
 from ottla.broker.slices import Work
 from ottla.machine import Millis
@@ -37,6 +37,7 @@ from ottla.metadata.quotas import CONNECTION_CREATION_RATE, IP, PREFIX, QUOTAS, 
 from ottla.metadata.store import StoreError
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
+from ottla.protocol.config_resources import QUOTA
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,

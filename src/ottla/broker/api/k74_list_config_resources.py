@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.api.config_resources import ConfigResourceType
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.requests import Request
 from ottla.metadata.configs import GROUP_CONFIGS
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.apis import ApiKey
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.list_config_resources import (
     ConfigResource,

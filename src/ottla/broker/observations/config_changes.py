@@ -4,8 +4,8 @@ A node remembers the changes that it has made: the controller those of topics, g
 the broker configs that it was asked to change. A forwarded request has the identity of its client.
 
 Invariants: a config has at most `KEPT` changes, and a node at most `CHANGES_MAX`. The config that has not changed for
-the longest time is dropped first. No name is longer than `NAME_MAX` characters, and no other text longer than
-`TEXT_MAX`. The value of a sensitive config is never kept.
+the longest time is dropped first. No name is longer than `NAME_MAX` characters, no value longer than
+`CONFIG_VALUE_MAX`, and no other text longer than `TEXT_MAX`. The value of a sensitive config is never kept.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from ottla.broker.requests import Request
 from ottla.machine import WallMillis
+from ottla.protocol.private_requests import CONFIG_VALUE_MAX
 
 KEPT: Final = 5
 CHANGES_MAX: Final = 2_000
@@ -24,8 +25,6 @@ NAME_MAX: Final = 256
 """A resource with a longer name is not remembered: a client may configure a group with a name of 32 KiB."""
 HIDDEN: Final = "[hidden]"
 """In the place of a sensitive value."""
-QUOTA: Final = 0
-"""The type of a quota, which is no resource of Kafka's: its name is that of its users, clients or addresses."""
 
 
 class Resource(NamedTuple):
@@ -99,4 +98,4 @@ class ConfigChanges:
 def _kept(value: str | None, *, hidden: bool) -> str | None:
     if value is None:
         return None
-    return HIDDEN if hidden else value[:TEXT_MAX]
+    return HIDDEN if hidden else value[:CONFIG_VALUE_MAX]

@@ -17,6 +17,7 @@ from struct import error as StructError
 from typing import Final
 
 from ottla.log.files import FileSystem
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.errors import MalformedFrameError
 from ottla.protocol.records.batch import has_valid_crc, iter_batches
 from ottla.protocol.records.compression import READER_BYTES_MAX
@@ -27,7 +28,6 @@ from ottla.protocol.wire import read_compact_nullable_string, read_compact_strin
 METADATA_LOG: Final = "__cluster_metadata-0"
 TOPIC, CONFIG, REMOVE_TOPIC = 2, 4, 9
 """Types of metadata records, which Kafka calls API keys."""
-TOPIC_RESOURCE: Final = 2
 UUID_BYTES: Final = 16
 
 _SEGMENT = re.compile(r"(\d{20})\.log", re.ASCII)
@@ -97,7 +97,7 @@ def _replay(topics: _Topics, value: bytes) -> None:
         topics.names[bytes(view[pos : pos + UUID_BYTES])] = name
     elif record_type == REMOVE_TOPIC:
         topics.configs.pop(topics.names.pop(bytes(view[pos : pos + UUID_BYTES]), ""), None)
-    elif record_type == CONFIG and view[pos] == TOPIC_RESOURCE:
+    elif record_type == CONFIG and view[pos] == ConfigResourceType.TOPIC:
         name, pos = read_compact_string(view, pos + 1)
         key, pos = read_compact_string(view, pos)
         text, pos = read_compact_nullable_string(view, pos)

@@ -16,7 +16,6 @@ from ottla.metadata.topic_names import INTERNAL_TOPICS
 if TYPE_CHECKING:
     from ottla.client import Client
 
-TOPIC = 2
 """The resource type of a topic, for configs."""
 TOPICS_ASKED = 500
 """The number of topics in one request for configs."""
@@ -235,11 +234,13 @@ def standing_of(client: Client, names: list[str]) -> dict[tuple[str, int], Any]:
 
 def configs_of(client: Client, names: list[str]) -> Mapping[str, Mapping[str, str | None]]:
     """The configs of topics that matter here, by topic. Raises ClientError."""
+    from ottla.protocol.config_resources import ConfigResourceType
     from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
     found: dict[str, dict[str, str | None]] = {}
     for at in range(0, len(names), TOPICS_ASKED):
-        asked = [DescribeConfigsResource(TOPIC, name, [MIN_ISR, HOLD]) for name in names[at : at + TOPICS_ASKED]]
+        some, configs = names[at : at + TOPICS_ASKED], [MIN_ISR, HOLD]
+        asked = [DescribeConfigsResource(ConfigResourceType.TOPIC, name, configs) for name in some]
         for result in client.send(DescribeConfigsRequest(resources=asked)).results:
             found[result.resource_name] = {config.name: config.value for config in result.configs}
     return found

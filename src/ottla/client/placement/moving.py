@@ -17,6 +17,7 @@ from ottla.client.connection import Connection
 from ottla.client.errors import ClientError, check
 from ottla.client.placement import throttles
 from ottla.client.placement.balance import Move, Replicas, TopicPartition
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -165,7 +166,7 @@ def lift(client: Client, topics: Iterable[str] = ()) -> list[str]:
     if not moved:
         return throttles.lift(client, throttles.left(client))
     busy = {name for name, _ in moved}
-    return throttles.lift(client, {(throttles.TOPIC, name) for name in topics if name not in busy})
+    return throttles.lift(client, {(ConfigResourceType.TOPIC, name) for name in topics if name not in busy})
 
 
 def ask(client: Client, targets: Sequence[tuple[TopicPartition, Sequence[int] | None]]) -> None:

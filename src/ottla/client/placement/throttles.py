@@ -12,6 +12,7 @@ from ottla.client.client import Client
 from ottla.client.connection import Connection
 from ottla.client.errors import BrokerError, check
 from ottla.client.placement.balance import Move
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -21,9 +22,8 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 
-BROKER, TOPIC = 4, 2
 SET, DELETE = 0, 1
-OWN: Final = {BROKER: 2, TOPIC: 1}
+OWN: Final[Mapping[int, int]] = {ConfigResourceType.BROKER: 2, ConfigResourceType.TOPIC: 1}
 """The source of a config that belongs to this node, or this topic, alone."""
 RATES: tuple[str, ...] = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS: tuple[str, ...] = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -46,15 +46,15 @@ def limit(client: Client, moves: Sequence[Move], rate: int) -> None:
     """Limit the nodes of these moves to this many bytes a second for them. Raises ClientError."""
     concerned = {node for move in moves for node in (*move.before, *move.after)}
     for node in serving(client) & concerned:
-        alter(client.broker(node), {(BROKER, str(node)): dict.fromkeys(RATES, str(rate))})
+        alter(client.broker(node), {(ConfigResourceType.BROKER, str(node)): dict.fromkeys(RATES, str(rate))})
     topics: dict[str, tuple[list[str], list[str]]] = {}
     for move in moves:
         name, index = move.place
         sending, taking = topics.setdefault(name, ([], []))
         sending += [f"{index}:{node}" for node in move.before]
         taking += [f"{index}:{node}" for node in move.after if node not in move.before]
-    of_topics = {
-        (TOPIC, name): {key: ",".join(pairs) for key, pairs in zip(REPLICAS, sides, strict=True)}
+    of_topics: dict[Resource, dict[str, str | None]] = {
+        (ConfigResourceType.TOPIC, name): {key: ",".join(pairs) for key, pairs in zip(REPLICAS, sides, strict=True)}
         for name, sides in topics.items()
     }
     alter(client, of_topics)
@@ -64,10 +64,10 @@ def left(client: Client) -> set[Resource]:
     """The nodes and topics that have such limits. Raises ClientError."""
     found: set[Resource] = set()
     for node in serving(client):
-        found |= limited(client.broker(node), BROKER, [str(node)], RATES)
+        found |= limited(client.broker(node), ConfigResourceType.BROKER, [str(node)], RATES)
     names = [topic.name for topic in client.topics()]
     for at in range(0, len(names), TOPICS_ASKED):
-        found |= limited(client, TOPIC, names[at : at + TOPICS_ASKED], REPLICAS)
+        found |= limited(client, ConfigResourceType.TOPIC, names[at : at + TOPICS_ASKED], REPLICAS)
     return found
 
 
@@ -83,10 +83,16 @@ def limited(to: Client | Connection, kind: int, names: Sequence[str], keys: Sequ
 
 def rate_of(client: Client, node: int) -> int | None:
     """The bytes a second that this node copies at most for moves, None without a limit. Raises ClientError."""
-    asked = DescribeConfigsRequest(resources=[DescribeConfigsResource(BROKER, str(node), list(RATES))])
+    asked = DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(ConfigResourceType.BROKER, str(node), list(RATES))]
+    )
     (result,) = client.broker(node).send(asked).results
     check(result.error_code, f"the configs of node {node}", result.error_message)
-    rates = [int(each.value) for each in result.configs if each.config_source == OWN[BROKER] and each.value]
+    rates = [
+        int(each.value)
+        for each in result.configs
+        if each.config_source == OWN[ConfigResourceType.BROKER] and each.value
+    ]
     return min(rates, default=None)
 
 
@@ -95,13 +101,13 @@ def lift(client: Client, limited: Iterable[Resource]) -> list[str]:
     told: list[str] = []
     topics: list[str] = []
     for kind, name in sorted(limited):
-        if kind == BROKER:
-            alter(client.broker(int(name)), {(BROKER, name): dict.fromkeys(RATES)})
+        if kind == ConfigResourceType.BROKER:
+            alter(client.broker(int(name)), {(ConfigResourceType.BROKER, name): dict.fromkeys(RATES)})
             told.append(f"node {name}")
         else:
             topics.append(name)
     if topics:
-        alter(client, {(TOPIC, name): dict.fromkeys(REPLICAS) for name in topics})
+        alter(client, {(ConfigResourceType.TOPIC, name): dict.fromkeys(REPLICAS) for name in topics})
     return told + topics
 
 

@@ -12,6 +12,7 @@ from ottla.console.page import Context, Done, InputError, Paged, Preview, View, 
 from ottla.console.reading import leaders_of, metadata_of_all, sizes
 from ottla.doctor.words import count, names, place
 from ottla.escaping import visible
+from ottla.protocol.config_resources import ConfigResourceType
 
 # ---- moves ---------------------------------------------------------------------------------------------------------
 
@@ -166,8 +167,8 @@ def finish_preview(context: Context) -> Preview:
     left = throttles.left(context.client)
     if not left:
         raise InputError("No throttle of moves is left.")
-    nodes = sorted(int(name) for kind, name in left if kind == throttles.BROKER)
-    topics = sorted(visible(name) for kind, name in left if kind == throttles.TOPIC)
+    nodes = sorted(int(name) for kind, name in left if kind == ConfigResourceType.BROKER)
+    topics = sorted(visible(name) for kind, name in left if kind == ConfigResourceType.TOPIC)
     of_nodes = f"{count(len(nodes), 'node')} ({', '.join(map(str, nodes))})" if nodes else ""
     of_topics = f"{count(len(topics), 'topic')} ({names(topics)})" if topics else ""
     return Preview(

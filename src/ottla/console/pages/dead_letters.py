@@ -21,9 +21,10 @@ from ottla.client.share_groups import PAUSED
 from ottla.console import letters
 from ottla.console.letters import CIRCLES, READ_MAX, DeadLetters, LetterRow, beginning, destinations, most_in, reason_in
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
-from ottla.console.reading import GROUP, configs
+from ottla.console.reading import configs
 from ottla.doctor.words import count
 from ottla.escaping import visible
+from ottla.protocol.config_resources import ConfigResourceType
 
 
 def topic_of_letters(context: Context) -> tuple[str, str]:
@@ -36,7 +37,7 @@ def group_named(context: Context) -> tuple[str, str, bool]:
     """The group that the address names, its dead-letter topic, and whether it is paused. Raises InputError without a
     dead-letter topic."""
     group = context.need("name")
-    found = {each.name: each.value for each in configs(context, GROUP, group)}
+    found = {each.name: each.value for each in configs(context, ConfigResourceType.GROUP, group)}
     topic = found.get(DEAD_LETTERS)
     if not topic:
         raise InputError(f"The group {visible(group)} has no dead-letter topic: its config {DEAD_LETTERS} is not set.")

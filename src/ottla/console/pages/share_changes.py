@@ -6,9 +6,9 @@ from ottla.client.errors import check
 from ottla.client.share_groups import PAUSED, pauses_of
 from ottla.console.group_reading import group_of
 from ottla.console.page import Context, Done, InputError, Preview, url
-from ottla.console.reading import GROUP
 from ottla.doctor.words import count
 from ottla.escaping import visible
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -59,7 +59,7 @@ def resume(context: Context) -> Done:
 
 def _set(context: Context, config: AlterableConfig, done: str) -> Done:
     name = context.need("name")
-    request = IncrementalAlterConfigsRequest([AlterConfigsResource(GROUP, name, [config])])
+    request = IncrementalAlterConfigsRequest([AlterConfigsResource(ConfigResourceType.GROUP, name, [config])])
     (result,) = context.client.send(request).responses
     check(result.error_code, f"the configs of {visible(name)}", result.error_message)
     return Done(f"{done} {visible(name)}.", url("/share-group", name=name), {"group": name})

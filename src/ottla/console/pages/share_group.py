@@ -22,9 +22,9 @@ from ottla.console.group_reading import group_of
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
 from ottla.console.pages import group_changes, share_changes
 from ottla.console.pages.group import MemberRow, member_row
-from ottla.console.reading import GROUP
 from ottla.doctor.snapshot import SHARE, Group
 from ottla.escaping import visible
+from ottla.protocol.config_resources import ConfigResourceType
 
 RUNS_MAX: Final = 200
 """Runs that are asked for in each partition, and shown in all."""
@@ -281,7 +281,7 @@ def doing(run: InFlight) -> str:
 
 def load_configs(context: Context) -> Configs:
     """The configs of the share group that the address names."""
-    return configs_view(context, GROUP, "group", ("share.", "errors."))
+    return configs_view(context, ConfigResourceType.GROUP, "group", ("share.", "errors."))
 
 
 PAGE: Final = Page(

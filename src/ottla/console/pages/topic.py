@@ -11,7 +11,6 @@ from ottla.console.config_authors import Configs, configs_view
 from ottla.console.page import Change, Context, Done, Page, Paged, Part, Preview, View, paged, url
 from ottla.console.reading import (
     READ_COMMITTED,
-    TOPIC,
     extents,
     leaders_of,
     offsets,
@@ -20,6 +19,7 @@ from ottla.console.reading import (
 )
 from ottla.doctor.words import count, size
 from ottla.escaping import visible
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.uuids import uuid_text
 
@@ -115,7 +115,7 @@ def partition_of(
 
 def load_configs(context: Context) -> Configs:
     """The configs of the topic that the address names."""
-    return configs_view(context, TOPIC, "topic")
+    return configs_view(context, ConfigResourceType.TOPIC, "topic")
 
 
 # ---- delete --------------------------------------------------------------------------------------------------------

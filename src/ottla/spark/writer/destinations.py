@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 
 from ottla.client import BrokerError, Client, ClientError
+from ottla.protocol.config_resources import ConfigResourceType
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.spark.codec.encode import Destination, WriteRefusedError
 
-TOPIC_RESOURCE = 2
 LIMIT = "max.message.bytes"
 LIMIT_DEFAULT = 1_048_588
 """Kafka's default, where the broker does not say."""
@@ -65,7 +65,7 @@ class Destinations:
 
     def _batch_bytes_max(self, topic: str) -> int:
         """Return the broker's limit; its default if the broker does not report it to this client."""
-        resource = DescribeConfigsResource(TOPIC_RESOURCE, topic, [LIMIT])
+        resource = DescribeConfigsResource(ConfigResourceType.TOPIC, topic, [LIMIT])
         try:
             (result,) = self._client().send(DescribeConfigsRequest([resource])).results
         except ClientError:
