@@ -1,8 +1,10 @@
 """`ottla configs history`: who changed configs, on a real node, and on nodes that do not remember it."""
 
+from typing import Any
+
 import pytest
 
-from ottla.client import observations
+from ottla.client import Client, observations, private_requests
 from ottla.client.errors import UnsupportedVersionError
 from ottla.testing import EmbeddedBroker
 
@@ -26,6 +28,14 @@ def test_changes_are_shown_with_their_authors_newest_first(
     }
     assert [row["name"] for row in ottla("configs", "history", "topic", "--format", "json").json()][:3] == 3 * [name]
     assert "No node remembers a change" in ottla("configs", "history", "broker", "1").err
+    for kind, wrong, code in (("topic", "no-such-topic", 1), ("broker", "99", 1), ("broker", "abc", 2)):
+        assert wrong in ottla("configs", "history", kind, wrong, code=code).err
+
+    def mixed(client: Client, messages: dict[int, Any], least: int) -> dict[int, Any]:
+        return {**private_requests.ask_nodes(client, messages, least), 99: UnsupportedVersionError("no")}
+
+    monkeypatch.setattr(observations, "ask_nodes", mixed)
+    assert "Node 99 remembers no changes" in ottla("configs", "history", "topic", name).err
 
     def unserved(client: object, messages: dict[int, object], least: int) -> dict[int, UnsupportedVersionError]:
         return {node_id: UnsupportedVersionError("no") for node_id in messages}

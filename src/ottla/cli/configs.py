@@ -29,6 +29,7 @@ from ottla.cli.connection import (
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, UsageError, print_done, print_rows, say
 from ottla.cli.times import shown_time
+from ottla.protocol.config_resources import QUOTA, ConfigResourceType
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -54,8 +55,6 @@ SOURCES = (
 
 
 HISTORY = ("TIME", "KIND", "NAME", "CONFIG", "OLD", "NEW", "PRINCIPAL", "CLIENT-ID", "HOST")
-KINDS = {0: "quota", 2: "topic", 4: "broker", 32: "group"}
-"""The kinds of resources of changes, by number; a quota is none of Kafka's."""
 
 
 class Resource(StrEnum):
@@ -64,6 +63,15 @@ class Resource(StrEnum):
     TOPIC = "topic"
     BROKER = "broker"
     GROUP = "group"
+
+
+KINDS = {
+    QUOTA: "quota",
+    ConfigResourceType.TOPIC: Resource.TOPIC,
+    ConfigResourceType.BROKER: Resource.BROKER,
+    ConfigResourceType.GROUP: Resource.GROUP,
+}
+"""The kinds of resources of changes, by number."""
 
 
 def complete_resource(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -151,6 +159,10 @@ def history(
     """Show who changed configs and when, newest first, as far as Ottla's nodes remember."""
     with client(cluster) as asked:
         found = _history(asked, kind, name)
+    if name is not None and kind is not None and not found.changes:
+        require(connect(cluster), kind, name)
+    for node_id in found.silent:
+        say(f"Node {node_id} remembers no changes: it is no Ottla node, or one of an earlier version.", err=True)
     for node_id, why in found.failed:
         say(f"Node {node_id} did not say what it remembers: {why}", err=True)
     rows = [
@@ -176,11 +188,11 @@ def _history(asked: Client, kind: Resource | None, name: str | None) -> ConfigHi
 
     asked.metadata([])
     nodes = sorted(asked.broker_ids())
-    number = next((number for number, each in KINDS.items() if each == kind), 0)
-    if name is None:
+    if kind is None or name is None:
         found = config_history(asked, nodes)
-        changes = [each for each in found.changes if kind is None or each.resource_type == number]
+        changes = [each for each in found.changes if kind in (None, KINDS.get(each.resource_type))]
     else:
+        number = ConfigResourceType[kind.name]
         found = config_history(asked, nodes, number, name)
         changes = list(found.changes)
         if kind is Resource.BROKER:
