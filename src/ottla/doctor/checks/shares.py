@@ -6,14 +6,13 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from ottla.client.share_groups import PAUSED
 from ottla.doctor.finding import Check, Finding, Severity
 from ottla.doctor.observed import LEFT, SESSION
 from ottla.doctor.snapshot import SHARE, Evidence, Group, Partition, TopicPartition
 from ottla.doctor.words import count, duration, place, places
 
-PAUSED: Final = "share.delivery.paused"
-"""The group config in which Ottla stores a pause."""
-PAUSED_BY: Final = "share.delivery.paused.by"
+PAUSED_BY: Final = f"{PAUSED}.by"
 BREAKER: Final = "the breaker"
 """The beginning of PAUSED_BY if too many dead letters have paused the group."""
 
