@@ -22,7 +22,9 @@ from tests.harness.waiting import soon
 from .conftest import Run
 
 
-def test_reports_as_a_table_and_as_json(ottla: Run, ottla_broker: EmbeddedBroker) -> None:
+def test_reports_as_a_table_and_as_json(
+    ottla: Run, ottla_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = "reports-of-the-table"
     given = ("--reports-from", topic)
     with Client(ottla_broker.bootstrap_servers) as client:
@@ -40,6 +42,10 @@ def test_reports_as_a_table_and_as_json(ottla: Run, ottla_broker: EmbeddedBroker
         ["lake", "archive", "running", "2.5", "8", "3", "420", "web1"],
         ["x\\x1b[2J", "logs", "failed", "-", "-", "3", "420", "-"],
     ]
+    with monkeypatch.context() as small:
+        small.setattr("ottla.client.reports.PIPELINES_MAX", 1)
+        full = ottla("pipeline", "list", *given)
+        assert (len(full.rows()), "there may be more" in full.err) == (1, True)
     (row, _) = ottla("pipeline", "list", *given, "--format", "json").json()
     assert (row["name"], row["state"], row["lag"]) == ("lake", "running", 3)
     facts = ottla("pipeline", "describe", "lake", *given).rows()
@@ -98,7 +104,8 @@ def test_a_killed_shipper_is_silent_and_the_next_one_ends_as_itself(
     ended = newest(bootstrap, reports)[name]
     assert (ended.state, ended.pid, ended.reads, ended.writes) == (STOPPED, os.getpid(), (str(lines),), (topic,))
     assert "acknowledged" in ended.summary
-    assert {"lines", "bytes"} < ended.figures.keys()
+    documented = {"rows", "lines", "bytes", "files", "already_there", "unacknowledged"}
+    assert ended.figures.keys() - {"in_rate"} == documented
 
 
 def test_the_command_in_a_report_has_no_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

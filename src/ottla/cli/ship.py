@@ -24,6 +24,7 @@ from ottla.cli.reporting import NO_REPORTS, TIMEOUT_S, ReportOptions, reporting
 
 if TYPE_CHECKING:
     from ottla.client import Client
+    from ottla.ship.runner import Totals
 
 EPILOG = "Example: ottla ship /var/log/nginx '/srv/*/logs/*.log' --topic logs"
 
@@ -128,7 +129,7 @@ def ship(
         return own_clients(shipping.settings, TIMEOUT_S)()
 
     with reporting(reports, "ship", topic, connect, reads=paths, writes=[topic]) as reporter:
-        reporter.measures.append(lambda: {"rows": totals.records, **asdict(totals)})
+        reporter.measures.append(lambda: measured(totals))
         try:
             run(shipping, say=(lambda text: None) if quiet else say, stopped=stop, totals=totals)
         except ShipFailedError as failed:
@@ -157,6 +158,12 @@ class Stop:
 
 def say(text: str) -> None:
     output.say(f"ottla ship: {text}", err=True)
+
+
+def measured(totals: Totals) -> dict[str, float]:
+    """The figures of a run for its reports."""
+    figures = asdict(totals)
+    return {"rows": figures.pop("records"), **figures}
 
 
 def sentence(totals: Any) -> str:
