@@ -155,6 +155,7 @@ def test_each_report_is_read_once(broker: EmbeddedBroker) -> None:
             "c": RUNNING,
         }
         assert len(reader.recent("a")) == 2
+        assert not reader.is_full
         broker.delete_topic(topic)
         broker.create_topic(topic)
         assert reader.read(client)

@@ -36,7 +36,7 @@ CONFIGS: Final = {
     "message.timestamp.type": "LogAppendTime",
 }
 """The newest report of each pipeline is kept for a week, all reports for at least a quarter of an hour. The broker
-stamps them, so that readers compare times of one clock."""
+stamps them: of the clocks, only its own and the reader's matter."""
 NAME_MAX: Final = 256
 """Characters of a name; a longer one loses its beginning."""
 Figures = Mapping[str, float]

@@ -201,7 +201,7 @@ class Point:
 
 class Reports:
     """The newest report of each pipeline, and the figures of its recent ones. `invalid` counts records that are no
-    reports of this version."""
+    reports of this version. Of more than PIPELINES_MAX pipelines, those that reported last are held."""
 
     def __init__(self) -> None:
         self.newest: dict[str, Report] = {}
@@ -242,6 +242,11 @@ class ReportsReader:
     def invalid(self) -> int:
         """Records that are no reports of this version."""
         return self._reports.invalid
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there may be more pipelines than are held."""
+        return len(self._reports.newest) >= PIPELINES_MAX
 
     def newest(self) -> dict[str, Report]:
         """The newest report of each pipeline, by name."""

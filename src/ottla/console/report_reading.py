@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.client.reports import TOPIC, ReportsReader
+from ottla.client.reports import PIPELINES_MAX, TOPIC, ReportsReader
 from ottla.console.page import Context
 from ottla.escaping import visible
 
@@ -17,6 +17,8 @@ def reports_of(context: Context, unseen: list[str]) -> ReportsReader:
         unseen.append(
             f"Records of {visible(kept.topic)} that are no reports of this version of Ottla: {kept.invalid:,}."
         )
+    if kept.is_full:
+        unseen.append(f"Pipelines beyond the {PIPELINES_MAX} that reported last.")
     return kept
 
 

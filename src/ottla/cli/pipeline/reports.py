@@ -46,12 +46,10 @@ def read(cluster: Cluster, topic: str) -> ReportsReader:
 def list_pipelines(reports_from: ReportsFrom = TOPIC, cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
     """List the pipelines, trackers and shippers that report: state, rates, lag."""
     found, now_ms = read(cluster, reports_from), time.time_ns() // 1_000_000
-    print_rows(
-        COLUMNS,
-        [row_of(each, now_ms) for _, each in sorted(found.newest().items())],
-        format,
-        none="No pipeline has reported.",
-    )
+    rows = [row_of(each, now_ms) for _, each in sorted(found.newest().items())]
+    print_rows(COLUMNS, rows, format, none="No pipeline has reported.")
+    if found.is_full:
+        say(f"These are the {len(rows)} pipelines that reported last; there may be more.", err=True)
     if found.invalid:
         say(f"Records that are no reports of this version of Ottla: {found.invalid:,}.", err=True)
 
