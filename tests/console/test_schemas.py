@@ -12,8 +12,12 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from ottla.client import Client
+from ottla.console.browsing.filters import Filter
+from ottla.console.browsing.texts import AUTO, shown
 from ottla.console.settings import Settings
 from ottla.protocol.records import Record, build_batch
+from ottla.schemas.decoder import Decoded
+from ottla.schemas.nesting import DEPTH_MAX
 from ottla.schemas.registry import Bounds, OutOfBoundsError, RegistrySettings
 from ottla.testing import EmbeddedBroker
 from tests.harness.console.browser import opened, served
@@ -31,6 +35,14 @@ USER = {
 KEY = b"\0\0\0\0\1\x06ann"
 VALUE = b"\0\0\0\0\2\x06<b>\x54"
 UNKNOWN = b"\0\0\0\0\x63\1"
+
+
+def test_json_that_no_text_can_hold_stops_neither_search_nor_page() -> None:
+    half = Decoded(b'"\\ud800"', "JSON Schema, schema 1", "")
+    assert not Filter(key=b"a").accepts(Record(0, 0, b"k", None), half)
+    deep = Decoded(b"[" * DEPTH_MAX + b"]" * DEPTH_MAX, "JSON Schema, schema 1", "")
+    for each in (half, deep):
+        assert shown(each.json, AUTO, 100, indent=True, decoded=each).undecoded == ""
 
 
 @dataclass

@@ -11,6 +11,7 @@ import pytest
 
 from ottla.schemas.decoder import Decoded, Decoder
 from ottla.schemas.framing import framed
+from ottla.schemas.nesting import DEPTH_MAX
 from ottla.schemas.registry import Bounds
 from tests.harness.schemas.registry import SmallRegistry
 from tests.harness.schemas.serializers import Serializers, order_types
@@ -143,7 +144,18 @@ def test_json_schema(decoder: Decoder, registry: SmallRegistry) -> None:
     number = registry.add('{"type": "object"}', "JSON", "json")
     front = b"\0" + number.to_bytes(4, "big")
     assert one(decoder, front + b'{"a": 1}') == Decoded(b'{"a": 1}', f"JSON Schema, schema {number}", "")
-    assert one(decoder, front + b"{").why == "It is not JSON."
+    for content in (b"{", b'{"a": "\xff"}', '"a"'.encode("utf-16"), b"\xef\xbb\xbf1"):
+        assert one(decoder, front + content).why == "It is not JSON."
+    for depth in (DEPTH_MAX + 1, 10_000):
+        assert one(decoder, front + b"[" * depth + b"]" * depth).why == "It is nested too deep."
+    assert one(decoder, front + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX).json is not None
+
+
+def test_a_value_of_avro_that_could_not_be_written_as_json_again(decoder: Decoder, registry: SmallRegistry) -> None:
+    chain = {"type": "record", "name": "Chain", "fields": [{"name": "next", "type": ["null", "Chain"]}]}
+    front = b"\0" + registry.add(json.dumps(chain)).to_bytes(4, "big")
+    assert one(decoder, front + b"\2" * (DEPTH_MAX - 1) + b"\0").json is not None
+    assert one(decoder, front + b"\2" * DEPTH_MAX + b"\0").why == "It is nested too deep."
 
 
 def test_a_time_that_python_cannot_hold(decoder: Decoder, registry: SmallRegistry) -> None:

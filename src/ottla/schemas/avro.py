@@ -19,10 +19,9 @@ from fastavro.read import LOGICAL_READERS, schemaless_reader
 from fastavro.write import schemaless_writer
 
 from ottla.schemas.fitting import Fitting
-
+from ottla.schemas.nesting import DEPTH_MAX, is_too_deep
 from ottla.wording import counted
 
-_DEPTH_MAX: Final = 200
 _RECORD: Final = "ottla_value_of_the_schema"
 
 
@@ -63,18 +62,9 @@ class Avro:
 def _json(text: str) -> Any:
     """The JSON of a schema. A schema that is nested too deep would overflow the stack of compiled code."""
     value = json.loads(text)
-    level: list[Any] = [value]
-    for _ in range(_DEPTH_MAX):
-        level = [child for each in level for child in _children(each)]
-        if not level:
-            return value
-    raise ValueError(f"the schema is nested deeper than {_DEPTH_MAX} levels")
-
-
-def _children(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+    if is_too_deep(value):
+        raise ValueError(f"the schema is nested deeper than {DEPTH_MAX} levels")
+    return value
 
 
 def plain(value: Any) -> Any:

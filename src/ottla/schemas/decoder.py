@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from ottla.escaping import visible
 from ottla.schemas.encoder import Encoder
 from ottla.schemas.framing import Framed, MalformedError
+from ottla.schemas.nesting import is_too_deep
 from ottla.schemas.process import Content, DecodingProcess, Reply
 from ottla.schemas.registry import (
     JSON,
@@ -27,11 +28,14 @@ from ottla.schemas.registry import (
 
 VALUE_BYTES_MAX: Final = 1 << 20
 """A longer key or value is not decoded."""
+TOO_DEEP: Final = "It is nested too deep."
 NEEDED: Final = ("fastavro", "google.protobuf", "grpc_tools", "jsonschema")
 
 
 class Decoded(NamedTuple):
-    """A key or value as JSON, and the schema that decoded it; or why it is not decoded. `is_late`: for want of time."""
+    """A key or value as JSON, and the schema that decoded it; or why it is not decoded. `is_late`: for want of time.
+
+    The JSON is UTF-8, and not too deep (`nesting`) to be read and written again."""
 
     json: bytes | None
     schema: str
@@ -119,7 +123,9 @@ def _of_reply(schema: Schema, reply: Reply | None) -> Decoded:
 def _of_json(schema: Schema, framed: Framed) -> Decoded:
     """A value of a JSON Schema, which is text already; it is not checked against the schema."""
     try:
-        json.loads(framed.content)
-    except (ValueError, RecursionError):
-        return Decoded(None, schema.label, "It is not JSON.")
-    return Decoded(framed.content, schema.label, "")
+        why = TOO_DEEP if is_too_deep(json.loads(framed.content.decode())) else ""
+    except RecursionError:
+        why = TOO_DEEP
+    except ValueError:
+        why = "It is not JSON."
+    return Decoded(None if why else framed.content, schema.label, why)

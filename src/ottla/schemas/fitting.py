@@ -15,7 +15,8 @@ from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
-DEPTH_MAX: Final = 200
+from ottla.schemas.nesting import DEPTH_MAX
+
 _SHOWN_CHARS: Final = 40
 _DIGITS_MAX: Final = 10_000
 _WHOLE: Final = {"int": 31, "long": 63}

@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.schemas.avro import Avro
+from ottla.schemas.nesting import is_too_deep
 from ottla.schemas.protobuf import Protobuf
 from ottla.schemas.registry import JSON, PROTOBUF
 
@@ -108,6 +109,8 @@ def answer(schemas: Schemas, key: str, indexes: list[int], data: bytes) -> dict[
             name, value = schema.name, schema.decoded(data)
         else:
             name, value = "", json.loads(data)
+        if is_too_deep(value):
+            raise RecursionError
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except MemoryError:
         return {"why": "it needs too much memory"}

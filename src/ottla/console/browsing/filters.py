@@ -80,7 +80,7 @@ def _bare(decoded: Decoded | None) -> bytes | None:
     """A decoded key as a user types it: text without quotes."""
     if decoded is None or decoded.json is None:
         return None
-    return _text(json.loads(decoded.json)).encode("utf-8", "surrogateescape")
+    return _text(json.loads(decoded.json)).encode("utf-8", "surrogatepass")  # JSON can hold halves of characters
 
 
 def _name(name: Any) -> str:
