@@ -183,8 +183,8 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_tries_that_have_no_names, "cluster-admins", 99, "is there 1 times"),
     (plant_decisions_that_outlive_the_acls, "cluster-access", 0, "denied: False, says a node"),
     (plant_nodes_that_decide_without_their_cluster, "cluster-access", 1, "says a node"),
-    (plant_topics_that_are_granted_for_good, "cluster-access", 2, "may read: True, says a node"),
-    (plant_logins_with_a_password_that_is_known_already, "cluster-access", 0, "logs in with: "),
+    (plant_topics_that_are_granted_for_good, "cluster-access", 2, "may write: True, says a node"),
+    (plant_logins_with_a_password_that_is_known_already, "cluster-access", 2, "logs in with: "),
     (plant_sessions_without_an_end, "cluster-access", 1, "after the lifetime of its session"),
 ]
 
