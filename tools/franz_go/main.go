@@ -61,6 +61,8 @@ func write(ctx context.Context, p *kgo.Client, life time.Duration) int {
 
 func main() {
 	seeds := kgo.SeedBrokers(strings.Split(os.Args[1], ",")...)
+	// Without it, a node that is killed as soon as a client has connected ends the program: franz-go suspects a lack of SASL.
+	retry := kgo.AlwaysRetryEOF()
 	seconds, err := strconv.Atoi(os.Args[2])
 	must(err)
 	life := time.Duration(seconds) * time.Second
@@ -70,13 +72,13 @@ func main() {
 	}
 	run := strconv.FormatInt(time.Now().UnixNano(), 36)
 	in, out, group := "in-"+run, "out-"+run, "g-"+run
-	admin, err := kgo.NewClient(seeds)
+	admin, err := kgo.NewClient(seeds, retry)
 	must(err)
 	adm := kadm.NewClient(admin)
 	made, err := adm.CreateTopics(ctx, 4, -1, nil, in, out)
 	must(err)
 	must(made.Error())
-	p, err := kgo.NewClient(seeds, kgo.DefaultProduceTopic(in), kgo.TransactionalID("p-"+run))
+	p, err := kgo.NewClient(seeds, retry, kgo.DefaultProduceTopic(in), kgo.TransactionalID("p-"+run))
 	must(err)
 	written := make(chan int, 1)
 	go func() { written <- write(ctx, p, life); p.Close() }()
@@ -84,7 +86,7 @@ func main() {
 	stop := make(chan struct{})
 	worker := func(id int, stay time.Duration) {
 		defer wg.Done()
-		s, err := kgo.NewGroupTransactSession(seeds, kgo.WithContext(ctx), kgo.ConsumerGroup(group), kgo.ConsumeTopics(in),
+		s, err := kgo.NewGroupTransactSession(seeds, retry, kgo.WithContext(ctx), kgo.ConsumerGroup(group), kgo.ConsumeTopics(in),
 			kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.TransactionalID(fmt.Sprintf("w%d-%s", id, run)), kgo.DefaultProduceTopic(out),
 			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RequireStableFetchOffsets(), kgo.FetchMaxBytes(20000))
 		must(err)
@@ -118,7 +120,7 @@ func main() {
 	go worker(1, time.Hour)
 	go worker(2, 3*time.Second)
 	go func() { time.Sleep(2 * time.Second); worker(3, time.Hour) }()
-	c, err := kgo.NewClient(seeds, kgo.ConsumeTopics(out), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	c, err := kgo.NewClient(seeds, retry, kgo.ConsumeTopics(out), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	must(err)
 	seen, total := map[string]int{}, -1
 	for deadline := time.Now().Add(life + 90*time.Second); len(seen) != total && time.Now().Before(deadline); {
