@@ -114,7 +114,8 @@ def test_a_leader_that_has_lost_its_replica_and_has_not_heard_promises_nothing(s
     end, committed = left.log.log_end_offset, left.log.high_watermark
     for acks in (-1, -1, 1):
         cluster.produce(acks=acks).pace_us = 5 * MS
-    cluster.read(nearby=True)
+    for _ in range(8):
+        cluster.read().pace_us = 5 * MS
     cluster.run(250)
     assert left.leads
     assert left.log.log_end_offset > end, "somebody believes in it"

@@ -165,6 +165,10 @@ class Cluster:
         placed = self.node(self.rng.choice(self.up)).image.partition(*place)
         return None if placed is None else self.hosts[self.rng.choice(placed.replicas)].endpoint
 
+    def was_moved_away(self, place: TopicPartition, endpoint: Endpoint) -> bool:
+        placed = self.image.partition(*place)
+        return placed is not None and all(self.hosts[node_id].endpoint != endpoint for node_id in placed.replicas)
+
     def topic_id(self, name: str) -> bytes | None:
         topic = self.image.topics.get(name)
         return None if topic is None else topic.id
