@@ -5,7 +5,7 @@ ROUNDS ?= 20
 NODES ?= 1
 CLIENTS ?= franz-go sarama kafkajs
 .DEFAULT_GOAL = help
-.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka conform-registry conform-secured crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer console-peer doctor-peer sim crash crash-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-secure bench-spark bench-console bench-peer release upgrade
+.PHONY: cpu-budgets conform-franz-go conform-kminion conform-librdkafka conform-registry conform-secured crash-streams help setup test test-slow test-long explore ci lint format types contracts tidy docs generate demo conform conform-cluster conform-cluster-kills diff-peer console-peer doctor-peer sim crash crash-cluster spoil-cluster crash-pipelines fuzz fuzz-login bench bench-queues bench-secure bench-spark bench-console bench-peer release upgrade
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ crash: setup  ## kill -9 a loaded node again and again; count every acknowledged
 
 crash-cluster: setup  ## kill, pause, stop and cut off the nodes of a cluster under load for 5 minutes (ARGS="--minutes 60 --metadata zookeeper")
 	$(PYTHON) -m tools.crash_cluster $(ARGS)
+
+spoil-cluster: setup  ## damage the disk of one node of a cluster, also while it runs, for 5 minutes (ARGS="--minutes 60 --metadata zookeeper")
+	$(PYTHON) -m tools.spoil_cluster $(ARGS)
 
 upgrade: setup  ## upgrade three nodes of the previous version one by one under load, and go back (ARGS="--metadata zookeeper"; needs git's history)
 	$(PYTHON) -m tools.upgrade_cluster $(ARGS)

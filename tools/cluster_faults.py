@@ -21,6 +21,7 @@ from ottla.testing import EmbeddedCluster
 from ottla.testing.network import Network
 from tests.harness.zookeepers import ZooKeepers, ZooKeeperServer, fresh
 from tools.outage import Outage
+from tools.spoiled_disk import SpoiledDisk
 
 LEASE_S = 3.0
 """broker.session.timeout.ms of the nodes, and replica.lag.time.max.ms."""
@@ -34,6 +35,8 @@ PAUSES = ("pause", "pause")
 CUTS = ("cut off", "cut off", "cut its sending", "cut its hearing")
 SERVERS = ("kill ZooKeeper", "pause ZooKeeper", "kill two ZooKeepers", "pause two ZooKeepers", "restart ZooKeepers")
 WAYS = ("cut from ZooKeeper", "isolate")
+DISKS = ("spoil", "spoil", "spoil beneath it", "spoil beneath it", "copy")
+"""The disk of one node in a plan: while the node is down, or runs; a copy may come back later."""
 
 
 class Fault(NamedTuple):
@@ -48,9 +51,9 @@ class Fault(NamedTuple):
         return f"{self.kind} ({self.role}, {self.lasts_s:.1f} s)"
 
 
-def planned(rng: random.Random, count: int, *, zookeeper: bool) -> list[Fault]:
+def planned(rng: random.Random, count: int, *, zookeeper: bool, disks: bool = False) -> list[Fault]:
     """So many faults, some of which overlap. ZooKeeper's leader is the "leader" of faults of its own."""
-    families = [DEATHS, PAUSES, CUTS, *((SERVERS, SERVERS, WAYS) if zookeeper else ())]
+    families = [DEATHS, PAUSES, CUTS, *((SERVERS, SERVERS, WAYS) if zookeeper else ()), *((DISKS,) * 4 * disks)]
     faults: list[Fault] = []
     for _ in range(count):
         kind = rng.choice(rng.choice(families))
@@ -78,6 +81,8 @@ class Faults:
         racks = {node: str(node) for node in NODES}
         self.cluster = EmbeddedCluster(settings=settings, directory=directory, racks=racks, metadata=metadata)
         self._afflicted: set[int] = set()
+        self.spoiled: SpoiledDisk | None = None
+        """The disk that faults of `DISKS` strike."""
         self._cut = False
         self._outages: list[Outage] = []
         self._rolling = threading.Thread()
@@ -149,6 +154,8 @@ class Faults:
         if fault.kind in SERVERS:
             return self._at_zookeeper(fault, topic)
         network = fault.kind in (*CUTS, *WAYS)
+        if fault.kind in DISKS:
+            return self._at_the_disk(fault.kind)
         chosen = self._chosen(fault, topic)
         if not chosen or (network and self._cut):
             return None
@@ -194,6 +201,23 @@ class Faults:
                 self.cluster.resume(node) if kind == "pause" else self.cluster.start_node(node, wait=False)
 
         return end
+
+    def _at_the_disk(self, kind: str) -> Callable[[], None] | None:
+        disk = self.spoiled
+        if disk is None or disk.node not in self._well():
+            return None
+        if kind != "spoil":
+            disk.copy() if kind == "copy" else disk.spoil()
+            return lambda: None
+        self._afflicted.add(disk.node)
+        end = self._strike("kill", [disk.node])
+        disk.spoil()
+
+        def begin_again() -> None:
+            end()
+            self._afflicted.discard(disk.node)
+
+        return begin_again
 
     def _stop(self, node: int) -> None:
         try:

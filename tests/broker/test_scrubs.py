@@ -1,5 +1,6 @@
 """A node scrubs its logs in the background: what is damaged is said once, and others are to lead it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,20 @@ def test_a_damaged_segment_is_found_in_a_pass(tmp_path: Path, rate: int) -> None
     (partition,) = stage.node.failures.damaged
     assert partition.name == "t-1"
     assert partition.copy.status is CopyStatus.DAMAGED
+
+
+def test_a_log_whose_file_is_too_short_for_a_reader_is_checked_at_once(tmp_path: Path) -> None:
+    """Another process has cut the file: until this is known, each answer with its records ends with the connection."""
+    stage = staged(tmp_path, 1 << 20)
+    log = stage.node.replicas.by_name["t"].partitions[1].log
+    asked_for = log.read(1, 1).slice
+    assert asked_for is not None
+    os.truncate(f"{log.segments[1].path}.log", 10)
+    stage.node.unreadable(asked_for, "a segment is shorter than its index says")
+    stage.run(1_000)
+    (note,) = damage_notes(stage)
+    assert note.startswith("t-1 is damaged: ")
+    assert damaged_from(stage) == (1, True)
 
 
 def damaged_from(stage: NodeStage, index: int = 1) -> tuple[int | None, bool]:

@@ -14,6 +14,8 @@ from ottla.broker.node import Node
 from ottla.broker.replication.fetching import Fetching
 from ottla.broker.topics.opening import Logs
 from ottla.broker.upkeep.identity import StartRefusedError
+from ottla.broker.upkeep.scrubs import Scrubs
+from ottla.log.answers import DamagedLogError
 from ottla.metadata.image import MetadataDelta, delta_since
 from ottla.metadata.nodes import NodeState
 from ottla.metadata.row_kinds import Row
@@ -29,6 +31,7 @@ from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import OFFSETS_PARTITIONS, ElectedCluster
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
 from ottla.sim.workloads.run import DIRECTORY
+from ottla.sim.workloads.spoiled_run import SCRUB_MS, SCRUBBING
 
 from .test_cluster_scenarios_elected import acknowledged, more_is_acknowledged, running
 
@@ -465,6 +468,58 @@ def test_no_leader_takes_a_replaced_process_for_its_successor() -> None:
     assert replaced in cluster.isr()
     new.resume()
     cluster.settle()
+
+
+def cut_beneath(cluster: ElectedCluster, node_id: int) -> None:
+    disk = cluster.hosts[node_id].disk
+    content = disk.content(LOG)
+    disk.overwrite(LOG, content[: len(content) // 2])
+
+
+def flip_beneath(cluster: ElectedCluster, node_id: int) -> None:
+    disk = cluster.hosts[node_id].disk
+    content = bytearray(disk.content(LOG))
+    content[200] ^= 4
+    disk.overwrite(LOG, bytes(content))
+
+
+BENEATH = {"flip": flip_beneath, "cut": cut_beneath, "lose": lose_directory}
+
+
+def spoiled_beneath(harm: str, *, leads: bool) -> None:
+    """The files of a node are spoiled while it runs; each log is scrubbed once after that."""
+    cluster = ElectedCluster(7, settings=SCRUBBING)
+    cluster.start()
+    cluster.produce(idempotent=True)
+    cluster.read()
+    cluster.until(more_is_acknowledged(cluster, 50))
+    leader = cluster.leader()
+    assert leader is not None
+    spoilt = leader if leads else min({1, 2, 3} - {leader})
+    cluster.hosts[spoilt].disk.settle_everything()
+    for checker in cluster.checkers:
+        checker.liars.add(spoilt)
+        checker.lost_power(spoilt, in_sync_too=True)
+    BENEATH[harm](cluster, spoilt)
+    cluster.until(more_is_acknowledged(cluster, 50))
+    cluster.run(2 * SCRUB_MS)
+    cluster.settle()
+    cluster.kill(spoilt)
+    cluster.begin(spoilt)
+    cluster.settle()
+
+
+@pytest.mark.parametrize("leads", [False, True])
+@pytest.mark.parametrize("harm", BENEATH)
+def test_files_that_are_spoiled_beneath_a_node_are_copied_again(harm: str, leads: bool) -> None:
+    spoiled_beneath(harm, leads=leads)
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut"])
+def test_the_checkers_notice_damage_that_no_scrub_reports(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scrubs, "start", lambda *_: None)
+    with pytest.raises((InvariantError, DamagedLogError)):
+        spoiled_beneath(harm, leads=False)
 
 
 def trust_every_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,13 +328,17 @@ class Node(Core):
     def unreadable(self, part: FileSlice, why: str) -> None:
         """The host could not read this part of an answer that it was already sending.
 
-        Later requests for these bytes get an error, for this partition alone, until they can be read.
+        Later requests for these bytes get an error, for this partition alone, until they can be read. If the file has
+        fewer bytes than the log, the log is checked.
         """
         for partition in self.replicas:
             log = partition.log
             if any(segment.file is part.file for segment in log.segments):
-                log.not_read(part)
-                self.failures.read_failed(partition, why)
+                if is_cut_off(part):
+                    self.upkeep.scrubs.check_next(partition)
+                else:
+                    log.not_read(part)
+                    self.failures.read_failed(partition, why)
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
         """The fsyncs of a Sync effect have ended; see there for `failures`. A log checks only its own files."""
@@ -514,3 +518,11 @@ class Node(Core):
                 for each in self.served.values():
                     if each.spec.loaded_with == name:
                         each.module()
+
+
+def is_cut_off(part: FileSlice) -> bool:
+    """Whether the file ends before the end of this slice."""
+    try:
+        return len(part.read()) < part.length
+    except OSError:
+        return False

@@ -12,6 +12,7 @@ them itself for a plain connection. `tls.py` has the transport that encrypts.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -110,12 +111,12 @@ class PlainTransport:
         except OSError as error:
             raise SliceUnreadableError(part, offset, error) from error
         if sent == 0:
-            raise OSError(SHORT_SEGMENT)
+            raise SliceUnreadableError(part, offset, OSError(errno.ENODATA, SHORT_SEGMENT))
         return sent
 
 
 class SliceUnreadableError(OSError):
-    """Raised for a disk error in a slice that was being sent; `part` is the slice."""
+    """Raised for a disk error in a slice that was being sent, or if the file is too short; `part` is the slice."""
 
     def __init__(self, part: FileSlice, offset: int, error: OSError) -> None:
         super().__init__(error.errno, error.strerror)
@@ -123,11 +124,11 @@ class SliceUnreadableError(OSError):
 
 
 def read_slice(part: FileSlice, offset: int, length: int) -> bytes:
-    """These bytes of a slice. Raises SliceUnreadableError; OSError if the file has fewer."""
+    """These bytes of a slice. Raises SliceUnreadableError, also if the file has fewer."""
     try:
         content = part.file.read(part.position + offset, length)
     except OSError as error:
         raise SliceUnreadableError(part, offset, error) from error
     if len(content) < length:
-        raise OSError(SHORT_SEGMENT)
+        raise SliceUnreadableError(part, offset + len(content), OSError(errno.ENODATA, SHORT_SEGMENT))
     return content

@@ -13,6 +13,7 @@ from typing import Any
 
 from ottla.broker.channel import Channel
 from ottla.broker.effects import CommitOutcome, Effect, Parked, Reading, Unread
+from ottla.log.files import FileSlice
 from ottla.machine import Millis, Unanswered
 from ottla.metadata.controllers import CONTROLLER_KEY, ControllerRecord
 from ottla.metadata.image import MetadataImage, changed, delta_since
@@ -240,3 +241,5 @@ class HandController:
     def wall_clock_is(self, now: Millis, ahead_ms: int) -> None: ...
 
     def not_stored(self, path: str) -> None: ...
+
+    def unreadable(self, part: FileSlice, why: str) -> None: ...

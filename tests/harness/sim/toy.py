@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ottla.broker.channel import Channel
 from ottla.broker.effects import Effect, Parked, Reply, Sync
+from ottla.log.files import FileSlice
 from ottla.sim.clients.client import Client
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.disk import Disk, SimFile
@@ -111,6 +112,8 @@ class ToyNode:
     def wall_clock_is(self, now: int, ahead_ms: int) -> None: ...
 
     def not_stored(self, path: str) -> None: ...
+
+    def unreadable(self, part: FileSlice, why: str) -> None: ...
 
     def synced(self, now: int, token: int, failures: Mapping[int, str]) -> None:
         for ticket, identity, frame in self.waiting.pop(token, []):

@@ -10,6 +10,7 @@ from typing import Any
 
 from ottla.broker.channel import Channel
 from ottla.broker.effects import Effect, Parked
+from ottla.log.files import FileSlice
 from ottla.protocol.framing import FrameSplitter
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.network import Connection, Endpoint
@@ -163,6 +164,8 @@ class LeaseNode:
     def wall_clock_is(self, now: int, ahead_ms: int) -> None: ...
 
     def not_stored(self, path: str) -> None: ...
+
+    def unreadable(self, part: FileSlice, why: str) -> None: ...
 
     def synced(self, now: int, token: int, failures: Any) -> None: ...
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
-from ottla.broker.schedule import Timed, Timer
+from ottla.broker.schedule import AT_ONCE, Timed, Timer
 from ottla.log.answers import Damage
 from ottla.log.scrubbing import scrubbing
 from ottla.machine import Millis
@@ -52,6 +52,16 @@ class Scrubs:
         """This partition is deleted."""
         if self._under_way is not None and self._under_way[0] is partition:
             self._under_way = None
+
+    def check_next(self, partition: Partition) -> None:
+        """A reader has found fewer bytes in a file of this log than the log has: find out which records are damaged."""
+        if self._under_way is not None:
+            self._left.appendleft(self._under_way[0])
+            self._under_way = None
+        if partition in self._left:
+            self._left.remove(partition)
+        self._left.appendleft(partition)
+        self._next_slice.set(AT_ONCE)
 
     @property
     def _every_ms(self) -> Millis:

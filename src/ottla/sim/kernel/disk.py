@@ -495,7 +495,7 @@ class Disk:
         """Path and size of every file, by path: for traces."""
         return dict(sorted((path_of(inode), len(inode.content)) for inode in self._inodes(self._root)))
 
-    # ---- changes while the process is down -------------------------------------------------------------------------
+    # ---- changes by other processes --------------------------------------------------------------------------------
 
     def settle_everything(self) -> None:
         """Write everything that the running machine saw to the platter."""
@@ -527,6 +527,15 @@ class Disk:
             inode.content, inode.kept = bytearray(content), bytearray(content)
             directory.entries[name] = directory.kept[name] = inode
             self.used += len(content)
+
+    def overwrite(self, path: str, content: bytes) -> None:
+        """Set this file's content durably, where the process may have it open: the file stays, and its time changes.
+        All of its writes have been settled."""
+        inode = self._file(path)
+        assert not inode.volatile, f"{path} has unsettled writes"
+        self.used += len(content) - len(inode.content)
+        inode.content, inode.kept = bytearray(content), bytearray(content)
+        inode.serial = self._next_serial()
 
     def drop_empty_directories(self, directory: Directory | None = None) -> None:
         """Remove directories without any file below them."""

@@ -102,6 +102,8 @@ class NodeUnderTest(Protocol):
 
     def not_stored(self, path: str) -> None: ...
 
+    def unreadable(self, part: FileSlice, why: str) -> None: ...
+
 
 class NodeSide:
     """The node's side of one connection: frames received but not served, and answers in flight."""
@@ -125,12 +127,18 @@ class NodeSide:
         self.channel = Channel(Identity(address))
         self.muted_until_us: Micros = 0
 
-    def send(self, leaving: Sequence[Owed]) -> None:
+    def send(self, leaving: Sequence[Owed]) -> FileSlice | None:
+        """Send these answers. Returns a slice that its file is too short for; then the answer is not sent."""
         for owed in leaving:
-            parts = owed.parts or ()
-            octets = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
+            read: list[bytes] = []
+            for part in owed.parts or ():
+                read.append(part.read() if isinstance(part, FileSlice) else bytes(part))
+                if isinstance(part, FileSlice) and len(read[-1]) < part.length:
+                    return part
+            octets = b"".join(read)
             if octets:
                 self.connection.to_client.write(octets)
+        return None
 
 
 class Life:
@@ -220,7 +228,14 @@ class Life:
             self.world.trace.add(self.host.name, f"refuses {side.connection.identity}: {refusal}")
             self._let_go(side)
             return
-        side.send(side.channel.served(frame[1], answer))
+        self._send(side, side.channel.served(frame[1], answer))
+
+    def _send(self, side: NodeSide, leaving: Sequence[Owed]) -> None:
+        short = side.send(leaving)
+        if short is not None:
+            self.world.trace.add(self.host.name, f"closes {side.connection.identity}: a segment is too short")
+            self.node.unreadable(short, "it is too short")
+            self._let_go(side)
 
     def connect(self, endpoint: Endpoint, end: End) -> Connection | None:
         """Open a connection from this host. `end` is part of the node, and is called as long as this incarnation lasts.
@@ -317,7 +332,7 @@ class Life:
         if leaving is None:
             raise InvariantError(f"ticket {ticket} is answered, and connection {identity} is not owed it")
         if leaving:
-            side.send(leaving)
+            self._send(side, leaving)
         if side.frames:
             self.world.agenda.after(0, self._resume, side)
 

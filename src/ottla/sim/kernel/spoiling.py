@@ -1,5 +1,5 @@
-"""Spoils the files of a simulated disk while its node is down: bits flip, files are cut or lost, or old files come
-back.
+"""Spoils the files of a simulated disk, while its node is down or runs: bits flip, files are cut or lost, or old files
+come back.
 
 Each kind of damage returns a sentence for the trace. It ignores the meaning of the files.
 
@@ -7,23 +7,27 @@ Source: Alagappan et al., "Protocol-Aware Recovery for Consensus-Based Storage" 
 """
 
 import random
+from collections.abc import Callable
 
 from ottla.sim.kernel.disk import Disk
 
 
 class Spoiler:
-    """Damages the files of one disk. `disk`: where a node's data directory is, whose node is down."""
+    """Damages the files of one disk. `disk`: where a node's data directory is. `in_parts`: single files and directories
+    come back too."""
 
-    def __init__(self, disk: Disk, directory: str, rng: random.Random) -> None:
+    def __init__(self, disk: Disk, directory: str, rng: random.Random, *, in_parts: bool = False) -> None:
         self._disk = disk
+        self._in_parts = in_parts
         self._directory = directory
         self._rng = rng
         self._backup: dict[str, bytes] = {}
         self._hot: dict[str, bytes] = {}
+        self._write: Callable[[str, bytes], None] = disk.put
 
     def of(self, disk: Disk) -> "Spoiler":
         """A spoiler of another disk, with the same backup."""
-        other = Spoiler(disk, self._directory, self._rng)
+        other = Spoiler(disk, self._directory, self._rng, in_parts=self._in_parts)
         other._backup = self._backup
         return other
 
@@ -45,12 +49,28 @@ class Spoiler:
         rest = {path: self._disk.content(path) for path in self._files() if path not in self._hot}
         self._backup = {**self._hot, **rest}
 
+    def spoil_running(self) -> str:
+        """Do one kind of damage beneath the node, which may have the files open: as another process does, and as a disk
+        does whose pages the system reads again."""
+        self._write = self._overwrite
+        try:
+            return self.spoil()
+        finally:
+            self._write = self._disk.put
+
+    def _overwrite(self, path: str, content: bytes) -> None:
+        if self._disk.exists(path) and self._rng.random() < 0.8:
+            self._disk.overwrite(path, content)
+        else:
+            self._disk.put(path, content)  # another file of this name; the node writes to the one that it has open
+
     def spoil(self) -> str:
         """Do one kind of damage."""
         self._disk.settle_everything()
         kinds = [self._flip_bit] * 3 + [self._cut_file] * 2 + [self._lose_file] * 2 + [self._lose_directory]
         if self._backup:
             kinds += [self._restore_any] * 2
+            kinds += [self._restore_file, self._restore_directory] * self._in_parts
         return self._rng.choice(kinds)()
 
     def _files(self) -> list[str]:
@@ -68,7 +88,7 @@ class Spoiler:
         content = bytearray(self._disk.content(path))
         bit = self._rng.randrange(8 * len(content))
         content[bit // 8] ^= 1 << bit % 8
-        self._disk.put(path, bytes(content))
+        self._write(path, bytes(content))
         return f"has bit {bit} of {path} flipped"
 
     def _cut_file(self) -> str:
@@ -77,7 +97,7 @@ class Spoiler:
             return "has no file to cut"
         content = self._disk.content(path)
         size = self._rng.randrange(len(content))
-        self._disk.put(path, content[:size])
+        self._write(path, content[:size])
         return f"has {path} cut from {len(content)} to {size} bytes"
 
     def _lose_file(self) -> str:
@@ -104,11 +124,29 @@ class Spoiler:
     def _restore_any(self) -> str:
         return self.restore(whole=self._rng.random() < 0.5)
 
+    def _restore_file(self) -> str:
+        path = self._rng.choice(sorted(self._backup))
+        self._write(path, self._backup[path])
+        return f"has {path} restored from a backup"
+
+    def _restore_directory(self) -> str:
+        """Restore the files of one directory, in place of the newer ones or over them."""
+        directories = sorted({path.rpartition("/")[0] for path in self._backup} - {self._directory})
+        if not directories:
+            return "has no directory to restore"
+        directory = self._rng.choice(directories)
+        if whole := self._rng.random() < 0.5:
+            self._lose(directory)
+        for path, content in self._backup.items():
+            if path.startswith(f"{directory}/"):
+                self._write(path, content)
+        return f"has {directory} restored from a backup, {'whole' if whole else 'over what is there'}"
+
     def restore(self, *, whole: bool) -> str:
         """Restore the backup: replace the whole directory, or copy over the existing files, without hidden files."""
         if whole:
             self._lose(self._directory)
         kept = {path: content for path, content in self._backup.items() if whole or "/." not in path}
         for path, content in kept.items():
-            self._disk.put(path, content)
+            self._write(path, content)
         return f"has {self._directory} restored from a backup, {'whole' if whole else 'over what is there'}"

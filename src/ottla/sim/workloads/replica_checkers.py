@@ -232,7 +232,8 @@ class ReplicaChecker:
                 return
             assert found.slice is not None, (partition.name, at, log.log_end_offset)
             batches = self._decoded(node_id, index, at, found.slice.read())
-            if batches is None:
+            if not batches:
+                assert node_id in self.liars
                 copy.partition, copy.batches, copy.end = None, before, at
                 return
             for batch in batches:
@@ -433,7 +434,14 @@ class ReplicaChecker:
 
     def look_at_rest(self, nodes: list[Node]) -> None:
         """Check at rest that the replicas are equal, byte for byte, from the latest of their start offsets on, and that
-        all promises are kept."""
+        all promises are kept. The logs of spoiled disks are read again."""
+        for node in nodes:
+            if node.node_id in self.liars:
+                for index in self._places.get(node.node_id, NONE):
+                    copy = self.copies[node.node_id, index]
+                    if copy.partition is not None:
+                        copy.cuts = -1
+                        self._read(node.node_id, index, copy.partition, copy)
         for index in {*self.acks, *(index for _, index in self.copies)}:
             copies = [self.copies[node.node_id, index] for node in nodes if (node.node_id, index) in self.copies]
             if not copies:

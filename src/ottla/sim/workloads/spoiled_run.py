@@ -1,14 +1,16 @@
-"""Runs a cluster whose disks lie: the disks of a minority are spoiled while their nodes are down.
+"""Runs a cluster whose disks lie: the disks of a minority are spoiled, while their nodes are down or run.
 
 In addition to the faults of `cluster_run`, the disks of one node of three, or up to two of five, are damaged. Bits of
 files flip, files are cut or lost, directories are lost, or the data directory is replaced by a copy, also by one that
 was made while the node ran. A copy may also be started on another machine, while the first process stands still. Once
 in a run, all nodes may be killed and find an earlier metadata store when they start again. In a quarter of the runs it
-is one from before the first topic. No
-acknowledged record may be lost, and in the end all replicas are complete and equal without an operator.
-Machines keep their power: a second fault may lose what the first one has left.
+is one from before the first topic. Seeds from RUNNING_TOO on also change files while their node has them open.
+
+No acknowledged record may be lost, and in the end all replicas are complete and equal without an operator. Machines
+keep their power: a second fault may lose what the first one has left.
 """
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +29,17 @@ BACK_UP_CHANCE = 0.3
 SCRUB_MS = 3_000
 LOADED_MS = 1_000
 """For so long clients continue while the nodes recover; a cluster without load costs a sixth of the CPU."""
+RUNNING_TOO = 3_000_000
+"""From this seed on, files are damaged while their node runs too, and logs have many segments."""
 SCRUBBING = {"ottla.scrub.interval.ms": str(SCRUB_MS), "ottla.scrub.bytes.per.second": "100000000"}
+
+
+def small_segments(rng: random.Random) -> dict[str, str]:
+    """Segments of a few batches in most runs."""
+    return {
+        "log.index.interval.bytes": rng.choice(("0", "4096")),
+        "log.index.size.max.bytes": rng.choice(("60", "400", "10485760")),
+    }
 
 
 class SpoiledRun(ClusterRun):
@@ -37,9 +49,12 @@ class SpoiledRun(ClusterRun):
         two = seed % 6 == 5
         mine: dict[str, Any] = {"nodes": 5, "min_isr": 3, "replicas": 5} if two else {}
         mine["settings"] = SCRUBBING
+        if seed >= RUNNING_TOO:
+            mine["settings"] = {**SCRUBBING, **small_segments(random.Random(f"{seed}/segments"))}
         super().__init__(seed, keep_all=keep_all, **{**drawn(seed), **mine, **given})
-        self.trouble: SpoilingTrouble = SpoilingTrouble(self.cluster, liars=2 if two else 1)
-
+        self.trouble: SpoilingTrouble = SpoilingTrouble(
+            self.cluster, liars=2 if two else 1, running_too=seed >= RUNNING_TOO
+        )
         self._forgets_topics = seed % 4 == 3
 
     def go(self) -> None:
@@ -57,13 +72,21 @@ class SpoiledRun(ClusterRun):
 
 
 class SpoilingTrouble(Trouble):
-    """Causes the faults; `liars`: number of nodes whose disks are spoiled."""
+    """Causes the faults; `liars`: number of nodes whose disks are spoiled. `running_too`: not only while they are
+    down."""
 
-    def __init__(self, cluster: ElectedCluster, liars: int) -> None:
+    def __init__(self, cluster: ElectedCluster, liars: int, *, running_too: bool = False) -> None:
         super().__init__(cluster)
+        self._running_too = running_too
+        self._spoiled_running: set[int] = set()
         chosen = self.rng.sample(sorted(cluster.hosts), liars)
         self.spoilers = {
-            node_id: Spoiler(cluster.hosts[node_id].disk, DIRECTORY, cluster.world.stream(f"spoiler-{node_id}"))
+            node_id: Spoiler(
+                cluster.hosts[node_id].disk,
+                DIRECTORY,
+                cluster.world.stream(f"spoiler-{node_id}"),
+                in_parts=running_too,
+            )
             for node_id in chosen
         }
         self._store_copy: StoreCopy | None = None
@@ -74,7 +97,9 @@ class SpoilingTrouble(Trouble):
 
     def kinds(self) -> list[Callable[[], None]]:
         store = (self._back_up_store,) * 2 + (self._restore_store,) * 4  # restored once
-        return [*super().kinds(), *(self._spoil,) * 6, *(self._copy_hot,) * 2, *(self._lose_session,) * 2, *store]
+        running = (self._spoil_running,) * (6 if self._running_too else 0)
+        down = (self._spoil,) * 6
+        return [*super().kinds(), *down, *(self._copy_hot,) * 2, *(self._lose_session,) * 2, *store, *running]
 
     def _may_go_off(self) -> bool:
         return False
@@ -103,11 +128,26 @@ class SpoilingTrouble(Trouble):
             if self.rng.random() < BACK_UP_CHANCE:
                 self.spoilers[node_id].back_up()
                 return
-            what = self.spoilers[node_id].spoil()
-            self.strikes.append(what)
-            self._tell(f"{host.name} {what}")
+            self._was_spoiled(node_id, self.spoilers[node_id].spoil())
+
+    def _was_spoiled(self, node_id: int, what: str) -> None:
+        self.strikes.append(what)
+        self._tell(f"{self.cluster.hosts[node_id].name} {what}")
+        for checker in self.cluster.checkers:
+            checker.liars.add(node_id)
+            checker.lost_power(node_id, in_sync_too=True)
+
+    def _spoil_running(self) -> None:
+        """Damage the files of one of the liars, while its node runs."""
+        node_id = self.rng.choice(sorted(self.spoilers))
+        if self.cluster.hosts[node_id].up and not self._has_the_only_replica(node_id):
+            self._spoiled_running.add(node_id)
+            self._was_spoiled(node_id, f"{self.spoilers[node_id].spoil_running()} while it runs")
+
+    def _forgive(self, node_id: int, power_cut: bool) -> None:
+        super()._forgive(node_id, power_cut)
+        if node_id in self._spoiled_running:  # its next start may be the first to notice that
             for checker in self.cluster.checkers:
-                checker.liars.add(node_id)
                 checker.lost_power(node_id, in_sync_too=True)
 
     def _has_the_only_replica(self, node_id: int) -> bool:
