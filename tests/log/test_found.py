@@ -113,6 +113,25 @@ def test_a_log_that_is_cut_below_a_batch_that_claims_too_high_offsets_lacks_that
     assert len(values(log)) == 19
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_is_left_of_a_batch_goes_with_the_cut_that_mends_a_closed_segment(restarts: bool) -> None:
+    """Otherwise its records are copied behind that rest, where no reader finds them."""
+    files = disk()
+    log = filled(files)
+    path = f"{DIRECTORY}/{segments(files)[0]}.log"
+    at = starts(files, path)[2]
+    files.settle_everything()
+    files.overwrite(path, files.content(path)[: at + 30])
+    if restarts:
+        log = again(files, **KILLED)
+        assert found(log)[0][1] == 2
+    assert log.truncate_to(2, now=NOW)
+    assert files.size(path) == at
+    assert put(log, batch(b"again")) == 2
+    assert values(log)[2] == b"again"
+    log.check()
+
+
 @pytest.mark.parametrize("how", [KILLED, POWER], ids=["killed", "power cut"])
 def test_a_first_batch_that_claims_too_high_offsets_does_not_end_the_log(how: dict[str, Any]) -> None:
     """It may be the only one, and no other contradicts it. A segment is named after its first offset."""

@@ -10,6 +10,7 @@ from ottla.log.answers import StorageError
 from ottla.log.compaction import cleanable
 from ottla.log.recovery import state
 from ottla.log.state import LogState
+from ottla.protocol.records.batch import LOG_OVERHEAD_BYTES
 
 
 def truncate_to(log: LogState, offset: int, now: int) -> bool:
@@ -18,7 +19,8 @@ def truncate_to(log: LogState, offset: int, now: int) -> bool:
         raise StorageError(log.failed)
     if not cut_to(log, offset, now):
         return False
-    end = _end_of_batches(log)
+    end, position = _end_of_batches(log)
+    _drop_torn_end(log, end, position)
     if end < log.log_end_offset:
         # Compaction has removed the batch that ended there; or its offsets were damaged and it was cut off, so that it
         # has to be copied again.
@@ -26,16 +28,29 @@ def truncate_to(log: LogState, offset: int, now: int) -> bool:
     return True
 
 
-def _end_of_batches(log: LogState) -> int:
-    """One past the last offset of the last batch, or the log start."""
+def _end_of_batches(log: LogState) -> tuple[int, int]:
+    """One past the last offset of the last batch, or the log start; and the position behind that batch."""
     active = log.active
     if active is None:
-        return log.log_end_offset
+        return log.log_end_offset, 0
     last = active.offset_index.last()
-    end = active.base_offset
-    for _, header in active.walk(last[1] if last else 0):
-        end = header[0] + header[6] + 1
-    return max(end, log.log_start_offset)
+    end, position = active.base_offset, last[1] if last else 0
+    for at, header in active.walk(position):
+        end, position = header[0] + header[6] + 1, at + header[1] + LOG_OVERHEAD_BYTES
+    return max(end, log.log_start_offset), position
+
+
+def _drop_torn_end(log: LogState, end: int, position: int) -> None:
+    """Cut what is left of a batch that was damaged or cut off: new batches would be appended behind it."""
+    active = log.active
+    if active is None or position >= active.size:
+        return
+    try:
+        active.truncate_at(position, end)
+        active.resume()
+        active.file.sync()
+    except OSError as error:
+        raise log.durability.fail(f"truncating {log.directory} failed: {error}") from error
 
 
 def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> bool:

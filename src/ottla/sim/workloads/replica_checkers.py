@@ -259,7 +259,7 @@ class ReplicaChecker:
             return decode_batches(octets)
         try:
             batches = decode_batches(octets)
-        except CorruptError:
+        except (CorruptError, InvariantError):
             return None
         for batch in batches:
             known = self._written.get((index, batch.leader_epoch, batch.base_offset), batch)
