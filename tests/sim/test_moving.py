@@ -92,10 +92,10 @@ def test_all_replicas_move_and_nothing_is_lost(seed: int) -> None:
         assert not cluster.hosts[node_id].disk.exists(f"{DIRECTORY}/{TOPIC}-0")
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [3])
 def test_a_leader_that_has_lost_its_replica_and_has_not_heard_promises_nothing(seed: int) -> None:
-    """It answers readers what was committed until it hears, as Kafka's does: an end that is old by then. With these
-    seeds a producer still asks it."""
+    """It answers readers what was committed until it hears, as Kafka's does: an end that is old by then. With this
+    seed a producer and a reader still ask it."""
     cluster = ElectedCluster(seed, nodes=5)
     cluster.start()
     cluster.produce(idempotent=True)
