@@ -44,8 +44,8 @@ ITEM = {"type": "record", "name": "Item", "namespace": "shop", "fields": [{"name
 BASKET = {"type": "record", "name": "Basket", "namespace": "shop", "fields": [{"name": "item", "type": "shop.Item"}]}
 PRICE = 'syntax = "proto3"; package shop; message Price { int64 cents = 1; }'
 OBJECT = '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {"e": {}}}'
-PRODUCED = (("t-value", {"item": {"sku": "p"}}), ("sale", {"id": "p", "of": {"cents": "9"}}), ("json", {"e": 2}))
-"""Subjects, and values to encode with their newest schemas."""
+PRODUCED = (("t-value:1", {"item": {"sku": "p"}}), ("sale", {"id": "p", "of": {"cents": "9"}}), ("json", {"e": 2}))
+"""Subjects, and values to encode with their schemas."""
 SALE = 'syntax = "proto3"; package shop; import "price.proto"; message Sale { string id = 1; Price of = 2; }'
 
 
@@ -162,7 +162,7 @@ def post(address: str, subject: str, kind: str, schema: str, references: list[di
 
 
 def produced(node: NodeProcess, address: str, subject: str, value: Any) -> Any:
-    """Send a value with the newest schema of a subject; returns it."""
+    """Send a value with a schema of a subject; returns it."""
     sending = ["produce", TOPIC, "-p", "0", "--bootstrap", node.bootstrap, "--value-schema", subject]
     command = [sys.executable, "-m", "ottla", *sending, "--schema-registry", address]
     done = subprocess.run(command, input=json.dumps(value), capture_output=True, text=True, timeout=120)
