@@ -46,6 +46,7 @@ from bench.figures import Scale as Turns
 from bench.node.latency import Pace
 from bench.program import in_words, main, parser, scaled
 from ottla.client.errors import check
+from ottla.console.app import REFRESH
 from ottla.console.reading import KEPT_S
 from ottla.console.registry import PAGES
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -155,11 +156,13 @@ class Session:
         answer.read()
         self._cookie = (answer.headers["set-cookie"] or "").partition(";")[0]
 
-    def get(self, path: str) -> int:
-        """The status of an answer; its text is read. A connection that was idle may have been closed."""
+    def get(self, path: str, *, refreshes: bool = True) -> int:
+        """The status of an answer; its text is read. A connection that was idle may have been closed. `refreshes`: it
+        is asked for by a page that is open."""
+        headers = {"cookie": self._cookie, "hx-request": "true", REFRESH: str(refreshes).lower()}
         for is_last in (False, True):
             try:
-                self._connection.request("GET", path, headers={"cookie": self._cookie, "hx-request": "true"})
+                self._connection.request("GET", path, headers=headers)
                 answer = self._connection.getresponse()
                 answer.read()
                 return answer.status
@@ -319,7 +322,7 @@ def measure_memory(nodes: Nodes, scale: Scale) -> Rounds:
             while time.monotonic() < until:
                 session = Session(address)
                 for path in random.sample(paths * REQUESTS_OF_SESSION, REQUESTS_OF_SESSION):
-                    if (status := session.get(path)) != 200:
+                    if (status := session.get(path, refreshes=random.random() < 0.5)) != 200:
                         failed.append(f"{path}: {status}")
                     next(asked)
                     if time.monotonic() > until:

@@ -15,6 +15,7 @@ from ottla.protocol.framing import RequestHeader, decode_response, encode_reques
 from ottla.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -31,7 +32,7 @@ from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from ottla.protocol.wire import ZERO_UUID
+from ottla.protocol.wire import ZERO_UUID, Message
 from tests.harness.node_stage import CHANNEL, NodeStage
 
 PARTITIONS = 100
@@ -251,3 +252,26 @@ def test_a_small_group_shows_all_its_offsets_at_once(stage: NodeStage) -> None:
     commit(stage, "t", range(30))
     frame = encode_request(RequestHeader(9, 8, 7, "stage"), all_of(8))
     assert isinstance(stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:]), list)
+
+
+def ticks_of(stage: NodeStage, request: Message, version: int) -> int:
+    """The turns of the node after the first one, until the request is answered."""
+    frame = encode_request(RequestHeader(request.API_KEY, version), request)
+    stage.node.receive(stage.now, CHANNEL, memoryview(frame)[4:])
+    ticks = 0
+    while stage.deadline_of(Timed.SLICES) is not None:
+        stage.node.tick(stage.now)
+        ticks += 1
+    return ticks
+
+
+def test_many_small_groups_need_few_turns(stage: NodeStage) -> None:
+    names = [f"group-{number}" for number in range(60)]
+    for name in names:
+        topic = OffsetCommitRequestTopic("t", ZERO_UUID, [OffsetCommitRequestPartition(0, 5, -1, None)])
+        stage.ask(OffsetCommitRequest(name, -1, topics=[topic]), 8)
+    listed = {each.group_id for each in stage.ask(ListGroupsRequest(), 5).groups}
+    assert listed >= set(names)
+    assert ticks_of(stage, ListGroupsRequest(), 5) == 0
+    asked = [OffsetFetchRequestGroup(name, topics=None) for name in names]
+    assert 60 // 20 - 1 <= ticks_of(stage, OffsetFetchRequest(groups=asked), 8) <= 4

@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from starlette.testclient import TestClient
 
 from ottla.client import Client
 from ottla.client.sasl import Login
 from ottla.client.share_member import ShareMember
 from ottla.console.access import Clients, Lease
-from ottla.console.page import Context
+from ottla.console.app import REFRESH, create_app
+from ottla.console.page import Context, Page, Part, View
 from ottla.console.pages import overview, topics
 from ottla.console.pages.overview import Findings
-from ottla.console.sessions import FORGET_S, SESSIONS_MAX, Kept, Session, Sessions
+from ottla.console.sessions import FORGET_S, SESSIONS_MAX, VIEWS_MAX, Kept, Session, Sessions, Views
 from ottla.testing import EmbeddedBroker
 from tests.console.test_share_group_pages import configured, take
 from tests.harness.console.lookers import places, subjects
-from tests.harness.console.over_http import User, address, settings, user
+from tests.harness.console.over_http import ORIGIN, User, address, settings, user
 from tests.harness.reports import report, write_reports
 
 REQUESTS_MAX = 20
@@ -162,6 +164,43 @@ def test_sessions_of_one_login_ask_for_all_topics_once(console_broker: EmbeddedB
     assert snapshots[0].findings == snapshots[1].findings
     assert sessions[0].memory["snapshot"] is sessions[1].memory["snapshot"]
     kept.close()
+
+
+def test_open_pages_of_one_login_read_once_for_all() -> None:
+    """A page that is loaded reads the cluster; one that refreshes itself takes what another has just read."""
+    reads: list[str] = []
+
+    def load(context: Context) -> View:
+        reads.append(context.query.get("name", ""))
+        return View(title="seen", command=str(len(reads)))
+
+    page = Page("seen", "/seen", load, refresh_s=3600, parts=(Part("own", "Refreshes itself", load, refresh_s=0),))
+    app = create_app(settings("127.0.0.1:1"), [page])
+    with TestClient(app, base_url=ORIGIN, follow_redirects=False) as browser:
+        users = [User(browser), User(TestClient(app, base_url=ORIGIN, follow_redirects=False))]
+
+        def seen(who: int, *, path: str = "/seen", refreshes: bool = True, **query: str) -> str:
+            asked = address(f"{path}.json", query)
+            return users[who].client.get(asked, headers={REFRESH: "true"} if refreshes else {}).json()["command"]
+
+        assert [seen(0), seen(1), seen(0)] == ["1", "1", "1"]
+        assert [seen(0, refreshes=False), seen(1, refreshes=False)] == ["2", "3"]
+        assert [seen(0, name="other"), seen(1, name="other")] == ["4", "4"]
+        assert [seen(0, path="/seen/part/own"), seen(1, path="/seen/part/own")] == ["5", "6"]
+
+
+def test_views_are_bounded() -> None:
+    views = Views()
+    first = views.at("first")
+    for number in range(2 * VIEWS_MAX):
+        views.at(number)
+        assert views.at("first") is first
+    assert views.at(0).get(60, lambda: "read again", 1) == "read again"
+    first.get(60, lambda: "seen", 1)
+    views.forget(60)
+    assert views.at("first") is first
+    views.forget(0)
+    assert views.at("first") is not first
 
 
 def test_a_fact_that_was_forgotten_while_it_was_read_is_read_again() -> None:

@@ -45,6 +45,8 @@ MISSING: Final = {
 FAILED_LOGINS_MAX: Final = 20
 """Failed logins in a minute, of all browsers together, before further ones are refused."""
 TIDY_S: Final = 20.0
+REFRESH: Final = "ottla-refresh"
+"""The header of a request by which an open page refreshes itself."""
 
 
 def status_of(failure: Exception) -> int:
@@ -85,6 +87,23 @@ class Console:
 
         return await self.workers.run(lambda: use(on_thread))
 
+    def view(self, request: Request, load: Callable[[Context], View], refresh_s: float) -> View:
+        """What a page shows; on a thread. Pages that are loaded read the cluster. Those that refresh themselves use
+        what another session of the same login has read in the last half of their interval."""
+        session: Session = request.state.session
+        query = dict(request.query_params)
+
+        def read() -> View:
+            def on_thread(lease: Lease) -> View:
+                return load(Context(self.settings, session, lease, query, request.state.form, self.decoder))
+
+            return session.clients.read(on_thread)
+
+        if not refresh_s or request.headers.get(REFRESH) != "true":
+            return read()
+        kept = session.shared.views.at((request.url.path, *sorted(query.items())))
+        return kept.get(refresh_s / 2, read, self.settings.deadline_s)
+
     def page(self, request: Request, template: str, status: int = 200, **given: Any) -> Response:
         """A page as HTML; only its inner part for a request of htmx."""
         session: Session | None = request.state.session
@@ -116,14 +135,14 @@ class Console:
         self, page: Page, load: Callable[[Context], View], template: str, part: Part | None, *, as_json: bool
     ) -> Endpoint:
         async def show(request: Request) -> Response:
-            def work(context: Context) -> Response:
-                view = load(context)
+            def work() -> Response:
+                view = self.view(request, load, (part or page).refresh_s)
                 if as_json:
                     return Response(json_bytes(view), media_type="application/json")
                 return self.page(request, template, page=page, part=part, view=view)
 
             try:
-                return await self.run(request, work)
+                return await self.workers.run(work)
             except EXPECTED as failure:
                 return self.failure(request, failure, page, as_json=as_json)
 

@@ -183,7 +183,7 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part of a page that is slow or may fail alone: it loads by itself, and its error stays in its place. The page's
-    template places a part that is not listed."""
+    template places a part that is not listed, and one with `refresh_s` 0 refreshes itself in its own way."""
 
     name: str
     title: str

@@ -7,7 +7,7 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -21,6 +21,8 @@ SESSIONS_MAX: Final = 200
 IDLE_S: Final = 12 * 3600.0
 FORGET_S: Final = 120.0
 """Seconds without a request after which a session's memory is emptied: a list of all topics may be large."""
+VIEWS_MAX: Final = 200
+"""Views that the sessions of one login share."""
 MESSAGES_MAX: Final = 5
 
 
@@ -48,24 +50,52 @@ class Kept:
         finally:
             self._lock.release()
 
-    def forget(self, older_than_s: float = 0.0) -> None:
-        """Drop the value if it is as old as that, also one that is being read now."""
-        if time.monotonic() - self._at >= older_than_s:
+    def forget(self, older_than_s: float = 0.0) -> bool:
+        """Drop the value if it is as old as that, also one that is being read now. Returns whether it was."""
+        is_old = time.monotonic() - self._at >= older_than_s
+        if is_old:
             self._times_forgotten += 1
             self._value = None
+        return is_old
+
+
+class Views:
+    """The newest views of open pages, by address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, Kept] = {}
+
+    def at(self, address: Hashable) -> Kept:
+        """The view at an address; those that were not asked for longest are dropped."""
+        with self._lock:
+            kept = self._kept.pop(address, None) or Kept()
+            self._kept[address] = kept
+            while len(self._kept) > VIEWS_MAX:
+                del self._kept[next(iter(self._kept))]
+            return kept
+
+    def forget(self, older_than_s: float) -> None:
+        with self._lock:
+            for address, kept in list(self._kept.items()):
+                if kept.forget(older_than_s):
+                    del self._kept[address]
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The facts that the sessions of one login share: the metadata of all topics, and the doctor's newest snapshot."""
+    """The facts that the sessions of one login share: the metadata of all topics, the doctor's newest snapshot, and
+    what open pages show."""
 
     metadata: Kept = field(default_factory=Kept)
     snapshot: Kept = field(default_factory=Kept)
+    views: Views = field(default_factory=Views)
 
     def forget(self, older_than_s: float = 0.0) -> None:
         """Forget what is as old as that; without an age all, because the cluster was changed."""
         self.metadata.forget(older_than_s)
         self.snapshot.forget(older_than_s)
+        self.views.forget(older_than_s)
 
 
 @dataclass(slots=True)

@@ -62,6 +62,8 @@ _ELSEWHERE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _TOP_LEVEL_ERROR_SINCE = 2
 _MANY_GROUPS_SINCE = 8
 _BY_TOPIC_ID_SINCE = 10
+GROUP_STEPS = 10
+"""Steps of reading a group of which all is asked, besides those of its offsets: 20 groups in a slice."""
 
 
 class FetchGroups(CoordinatorRequest):
@@ -147,7 +149,7 @@ def _long_answer(node: Core, request: Request, asked: list[OffsetFetchRequestGro
     """
     answered: list[bytes] = []
     few: list[OffsetFetchRequestGroup] = []
-    steps = 0
+    steps = steps_of_large = 0
     for position, group in enumerate(asked, 1):
         is_large = group.topics is None or _steps(group) > SLICE_STEPS
         if not is_large:
@@ -158,11 +160,13 @@ def _long_answer(node: Core, request: Request, asked: list[OffsetFetchRequestGro
             answered.append(_bytes_of(answer.groups, request.version))
             few, steps = [], 0
         if is_large:
-            error, topics = yield from _of_large_group(node, request, group)
+            error, topics, more = yield from _of_large_group(node, request, group)
             if request.version < _MANY_GROUPS_SINCE:
                 return OffsetFetchResponse(error_code=error, topics=topics)
             answered.append(_bytes_of([OffsetFetchResponseGroup(group.group_id, topics, error)], request.version))
-            if position < len(asked):
+            steps_of_large += GROUP_STEPS + more
+            if steps_of_large >= SLICE_STEPS and position < len(asked):
+                steps_of_large = 0
                 yield
     empty = OffsetFetchResponse()
     node.throttle.charge_message(request.now, request, empty)
@@ -178,10 +182,10 @@ def _bytes_of(groups: list[OffsetFetchResponseGroup], version: int) -> bytes:
 
 def _of_large_group(
     node: Core, request: Request, group: OffsetFetchRequestGroup
-) -> Generator[SubRequest | None, Any, tuple[ErrorCode, Any]]:
-    """The group's error, and its topics, encoded."""
+) -> Generator[SubRequest | None, Any, tuple[ErrorCode, Any, int]]:
+    """The group's error, its topics, encoded, and the steps since the last slice."""
     version = request.version
-    told = EncodedStructs(version)
+    told, steps = EncodedStructs(version), 0
     seen = OffsetsSeen({}, [], ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if node.access.on_group(request, Operation.DESCRIBE, group.group_id):
         body = SeeOffsets(group.group_id, group.member_id, group.member_epoch)
@@ -192,13 +196,13 @@ def _of_large_group(
             yield  # the request ends with its connection
         if version < _TOP_LEVEL_ERROR_SINCE:
             failed = ((topic, seen.error) for topic in group.topics or ())
-            yield from _encode(told, version, failed)
-        return seen.error, told
+            steps = yield from _encode(told, version, failed)
+        return seen.error, told, steps
     asked = group.topics
     looked_at = _all_seen(node, request, seen) if asked is None else _sorted_out(node, request, asked)
     stable = request.body.require_stable
-    yield from _encode(told, version, looked_at, lambda topic, some: seen.partitions(topic, some, stable))
-    return ErrorCode.NONE, told
+    steps = yield from _encode(told, version, looked_at, lambda topic, some: seen.partitions(topic, some, stable))
+    return ErrorCode.NONE, told, steps
 
 
 def _see(node: Core, request: Request) -> Any:
@@ -242,8 +246,9 @@ def _encode(
     version: int,
     looked_at: _LookedAt,
     answer: Callable[[OffsetFetchRequestTopics, list[int]], list[OffsetFetchResponsePartitions]] | None = None,
-) -> Generator[None, Any, None]:
-    """Add topics to an answer, a slice at a time. `answer` gives some partitions of a topic without an error."""
+) -> Generator[None, Any, int]:
+    """Add topics to an answer, a slice at a time. `answer` gives some partitions of a topic without an error. Returns
+    the steps since the last slice."""
     steps = 0
     for each in looked_at:
         steps += 1
@@ -265,6 +270,7 @@ def _encode(
         if steps >= SLICE_STEPS:
             steps = 0
             yield
+    return steps
 
 
 # ---- groups with few requested offsets -----------------------------------------------------------------------------

@@ -54,9 +54,11 @@ def listed_in_slices(
         if reply.error_code == ErrorCode.NONE:
             found: list[Any] = getattr(reply, listed)
             for first in range(0, len(found), SLICE_STEPS):
-                told.add(filter(may_see, found[first : first + SLICE_STEPS]))
-                steps += SLICE_STEPS
+                some = found[first : first + SLICE_STEPS]
+                told.add(filter(may_see, some))
+                steps += len(some)
                 if len(found) > SLICE_STEPS:
+                    steps = 0
                     yield
         elif reply.error_code != ErrorCode.NOT_COORDINATOR:
             return ErrorCode(reply.error_code)

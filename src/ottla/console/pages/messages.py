@@ -359,6 +359,6 @@ PAGE: Final = Page(
     label="Messages",
     key="m",
     refresh_s=0,
-    parts=(Part("tail", "New messages", load_tail, is_listed=False),),
+    parts=(Part("tail", "New messages", load_tail, refresh_s=0, is_listed=False),),
     changes=(Change("produce", "Produce a message", produce_preview, produce, produce_fields, is_destructive=False),),
 )

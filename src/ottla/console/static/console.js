@@ -23,6 +23,10 @@
     if (!first && (paused || document.hidden || isBusy(target))) event.preventDefault();
   });
 
+  document.addEventListener("htmx:configRequest", (event) => {
+    if (!event.detail.target.querySelector(".loading")) event.detail.headers["ottla-refresh"] = "true";
+  });
+
   const place = (element) => element && (element.id ? `#${CSS.escape(element.id)}` : element.getAttribute("href"));
   let focused = null;
   document.addEventListener("htmx:beforeSwap", (event) => {
