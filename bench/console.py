@@ -12,6 +12,9 @@ what its own process needs. The rows of CPU are measured with pages alone.
 with ten of each. Pages that read all topics are measured twice: when the console remembers nothing, and at once again,
 in another session.
 
+`first-paint`: the same pages in Chromium, each in a new session: from the navigation until text is painted. It needs
+`chromium` and playwright.
+
 `memory`: the console's resident memory while every page and part is asked for as fast as it answers, with a new session
 every 50 requests; the slope is that from the first minute (with less than two, the first half) to the end.
 """
@@ -26,6 +29,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -361,6 +365,7 @@ def measure_memory(nodes: Nodes, scale: Scale) -> Rounds:
 # ---- first byte ----------------------------------------------------------------------------------------------------
 
 LISTS = ("/overview", "/topics", "/groups", "/share-groups", "/transactions", "/cluster", "/security")
+PAINTED = "performance.getEntriesByName('first-contentful-paint').map((each) => each.startTime)"
 OF_ALL_TOPICS = ("/overview", "/topics", "/cluster")
 """Lists that read all topics, or what the console remembers of them for a moment."""
 
@@ -382,8 +387,8 @@ def with_many(node: Broker, topics: int, groups: int) -> None:
             check(answer.partitions[0].error_code, "a commit")
 
 
-def measure_first_byte(nodes: Nodes, scale: Scale) -> Rounds:
-    """Time to the first byte of pages that show lists."""
+def measure_lists(nodes: Nodes, scale: Scale, shown_ms: Callable[[str, str], float]) -> Rounds:
+    """How long pages take that show lists: `shown_ms` gets the console's address and a path."""
     with contextlib.ExitStack() as stack:
         sides: dict[str, Callable[[], Figures]] = {}
         for name, topics, groups in (("large", scale.topics, scale.topics // 10), ("small", 10, 10)):
@@ -396,13 +401,44 @@ def measure_first_byte(nodes: Nodes, scale: Scale) -> Rounds:
                 for path in LISTS:
                     if path in OF_ALL_TOPICS:
                         time.sleep(KEPT_S)
-                    found[f"{path} ms"] = Session(address).first_byte_ms(path)
+                    found[f"{path} ms"] = shown_ms(address, path)
                     if path in OF_ALL_TOPICS:
-                        found[f"{path} again ms"] = Session(address).first_byte_ms(path)
+                        found[f"{path} again ms"] = shown_ms(address, path)
                 return found
 
             sides[name] = side
         return measure_in_turns(sides, replace(_of(scale), rounds=4 * scale.rounds))
+
+
+def measure_first_byte(nodes: Nodes, scale: Scale) -> Rounds:
+    """Time to the first byte."""
+    return measure_lists(nodes, scale, lambda address, path: Session(address).first_byte_ms(path))
+
+
+def measure_first_paint(nodes: Nodes, scale: Scale) -> Rounds:
+    """Time to the first paint in Chromium, which loads the console's files anew each time."""
+    from playwright.sync_api import sync_playwright  # only this measurement needs it
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+
+        def painted_ms(address: str, path: str) -> float:
+            with contextlib.closing(browser.new_context()) as context:
+                context.request.get(address, max_redirects=0)  # a session
+                page = context.new_page()
+                page.goto(urllib.parse.urljoin(address, path))
+                deadline = time.monotonic() + PATIENCE_S
+                while time.monotonic() < deadline:
+                    found = page.evaluate(PAINTED)
+                    if found:
+                        return float(found[0])
+                    time.sleep(0.01)
+            raise BenchFailedError(f"{path} was not painted.")
+
+        try:
+            return measure_lists(nodes, scale, painted_ms)
+        finally:
+            browser.close()
 
 
 # ---- the program ---------------------------------------------------------------------------------------------------
@@ -410,6 +446,7 @@ def measure_first_byte(nodes: Nodes, scale: Scale) -> Rounds:
 SUBJECTS = [
     Subject("open-pages", "a small message at a time without and with open pages", measure_open_pages),
     Subject("first-byte", "lists of a node with many topics and groups, and of one with few", measure_first_byte),
+    Subject("first-paint", "the same lists in Chromium, until something is painted", measure_first_paint),
     Subject("memory", "the console's memory while it answers as fast as it can", measure_memory),
 ]
 
@@ -417,7 +454,7 @@ SUBJECTS = [
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     made = parser("bench.console", __doc__, FULL, seconds="the window of a measurement")
     made.add_argument("--pages", type=int, help=f"open pages ({FULL.pages})")
-    made.add_argument("--topics", type=int, help=f"of `first-byte`, with a tenth as many groups ({FULL.topics})")
+    made.add_argument("--topics", type=int, help=f"of the lists, with a tenth as many groups ({FULL.topics})")
     made.add_argument("--minutes", type=float, help=f"of `memory` ({FULL.minutes:g})")
     return made.parse_args(arguments)
 

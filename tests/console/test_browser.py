@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from ottla.client import Client
+from ottla.console.app import REFRESH
 from ottla.protocol.records import Record, build_batch
 from ottla.testing import EmbeddedBroker
 from tests.harness.console.browser import Opened
@@ -74,8 +75,12 @@ def test_a_live_page_asks_again_until_it_is_paused(opened: Opened, console_broke
     opened.go("/topic?name=clicks")
     asked: list[str] = []
     opened.page.on("request", lambda each: asked.append(each.url))
-    with opened.page.expect_response(lambda each: "/topic?" in each.url and "part" not in each.url):
+    with opened.page.expect_response(lambda each: "/topic?" in each.url and "part" not in each.url) as found:
         pass
+    assert found.value.request.headers[REFRESH] == "true"
+    with opened.page.expect_response(lambda each: "/topic/part/" in each.url) as first:
+        opened.page.reload()
+    assert REFRESH not in first.value.request.headers, "a part that is loaded reads the cluster"
     opened.page.keyboard.press("p")
     expect(opened.page.get_by_role("button", name="Update again")).to_have_attribute("aria-pressed", "true")
     assert all(each.startswith(opened.address.split("/?")[0]) for each in asked), "a request left the console"
