@@ -16,11 +16,13 @@ from typing import Any
 
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import TopicRecord
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.store import StoreCopy
 from ottla.sim.workloads.cluster_run import ClusterRun, Trouble, drawn
+from ottla.sim.workloads.compacted_replicas import CompactedReplicaChecker
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.following import LEASE_MS
 from ottla.sim.workloads.run import DIRECTORY
@@ -55,6 +57,10 @@ class SpoiledRun(ClusterRun):
         self.trouble: SpoilingTrouble = SpoilingTrouble(
             self.cluster, liars=2 if two else 1, running_too=seed >= RUNNING_TOO
         )
+        if seed >= RUNNING_TOO:  # the offsets of groups are in many segments, which each replica compacts by itself
+            checkers = self.cluster.checkers
+            checkers[:] = [each for each in checkers if each.topic != CONSUMER_OFFSETS_TOPIC]
+            checkers.append(CompactedReplicaChecker(CONSUMER_OFFSETS_TOPIC))
         self._forgets_topics = seed % 4 == 3
 
     def go(self) -> None:
