@@ -143,8 +143,11 @@ func main() {
 	go func() { writer <- write(ctx, p, life); p.Close() }()
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
+	// A member whose LeaveGroup was lost blocks each rebalance until its session ends, and each new coordinator starts the
+	// session again. The default of 45 s would not end between two deaths.
+	session := kgo.SessionTimeout(6 * time.Second)
 	open := func(id int) *kgo.GroupTransactSession {
-		s, err := kgo.NewGroupTransactSession(seeds, retry, kgo.WithContext(ctx), kgo.ConsumerGroup(group), kgo.ConsumeTopics(in),
+		s, err := kgo.NewGroupTransactSession(seeds, retry, session, kgo.WithContext(ctx), kgo.ConsumerGroup(group), kgo.ConsumeTopics(in),
 			kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.TransactionalID(fmt.Sprintf("w%d-%s", id, run)), kgo.DefaultProduceTopic(out),
 			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RequireStableFetchOffsets(), kgo.FetchMaxBytes(20000))
 		must(err)
