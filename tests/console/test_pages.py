@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from ottla.client import Client, observations
 from ottla.client.errors import UnsupportedVersionError
@@ -24,7 +25,7 @@ from ottla.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from ottla.testing import EmbeddedBroker
-from tests.harness.console.over_http import User
+from tests.harness.console.over_http import User, user
 
 
 def partition(index: int, leader: int, replicas: list[int], isr: list[int]) -> MetadataResponsePartition:
@@ -126,6 +127,26 @@ def test_a_topic_shows_its_partitions_and_its_own_configs_first(visitor: User) -
     assert configs["differing"][0]["name"] == "retention.ms"
     assert configs["differing"][0]["source"] == "this topic"
     assert "retention.ms" in visitor.get("/topic/part/configs", name="clicks")
+
+
+def test_the_search_finds_topics_groups_and_queues(console_broker: EmbeddedBroker) -> None:
+    for name in ("mails", "mails__markers"):
+        console_broker.create_topic(name)
+    reader = Consumer({"bootstrap.servers": console_broker.bootstrap_servers, "group.id": "mailers"})
+    reader.commit(offsets=[TopicPartition("mails", 0, 0)], asynchronous=False)
+    reader.close()
+    with user(console_broker.bootstrap_servers) as visitor:
+        found = visitor.json("/search", q="MAIL")["found"]
+        assert [(each["kind"], each["names"]) for each in found] == [
+            ("Topics", ["mails", "mails__markers"]),
+            ("Consumer groups", ["mailers"]),
+            ("KMQ queues", ["mails"]),
+        ]
+        text = visitor.get("/search", q="mailers")
+        assert '<a href="/group?name=mailers">mailers</a>' in text
+        assert "No topic, group or queue has nothing in its name." in visitor.get("/search", q="nothing")
+    for name in ("mails", "mails__markers"):
+        console_broker.delete_topic(name)
 
 
 def test_a_topic_that_does_not_exist_is_not_created(visitor: User, console_broker: EmbeddedBroker) -> None:

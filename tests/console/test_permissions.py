@@ -113,6 +113,7 @@ def reads() -> Iterator[Asked]:
                  "/security", "/kmq-queues", "/pipelines"):  # fmt: skip
         yield Asked(path)
     yield Asked("/topics", query={"internal": 1})
+    yield Asked("/search")
     yield Asked("/cluster/part/moves", (CLUSTER,))
     yield Asked("/cluster/part/configs", (CLUSTER,))
     yield Asked("/cluster/part/throttle", (CLUSTER_CONFIGS,))

@@ -12,7 +12,8 @@ from ottla.client import Client
 from ottla.client.share_groups import Pause
 from ottla.client.share_member import ACCEPT, REJECT, RELEASE, Delivered, ShareMember
 from ottla.client.share_partitions import InFlight, RunState
-from ottla.console.pages.share_group import doing, partition_row, total, why_nothing
+from ottla.console.pages.share_group import doing, partition_row, total, why_nothing, with_pause
+from ottla.console.reading import Config
 from ottla.doctor.snapshot import Committed, Group, Member
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -104,6 +105,18 @@ def test_why_members_get_nothing() -> None:
     assert "Every record is done" in why_nothing(group, None, 0)
     assert why_nothing(group, None, 5) == ""
     assert (total([None, 3, 4]), total([None])) == (7, None)
+
+
+def test_the_author_of_a_pause_is_the_one_that_the_node_stores() -> None:
+    since = Config("share.delivery.paused.since.ms", "1795768034775", "this group", False, False)
+    by = Config("share.delivery.paused.by", "the breaker: 4 dead letters", "this group", False, False)
+    paused = Config("share.delivery.paused", "true", "this group", False, False)
+    found = with_pause(
+        (paused, by, since, Config("share.isolation.level", "read_committed", "this group", False, False))
+    )
+    assert [each.set_by for each in found] == [*["the breaker: 4 dead letters"] * 3, ""]
+    assert found[0].set_ms == found[2].time_ms == 1_795_768_034_775
+    assert with_pause((paused,)) == (paused,)
 
 
 def test_a_cluster_that_reports_nothing_leaves_the_start_and_the_lag() -> None:

@@ -40,6 +40,8 @@ from ottla.protocol.records.record import Record, build_batch, decode_records
 
 PREFIX: Final = "__dlq.errors."
 COUNT_HEADER: Final = "ottla-redrive-count"
+REDRIVE_PREFIX: Final = "ottla-redrive."
+"""Names of the consumer groups that keep the progress of redrives: this and the share group."""
 DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 """The group config that names the dead-letter topic."""
 REASONS: Final = {
@@ -240,7 +242,7 @@ class Redrive:
 
     @property
     def _redriver(self) -> str:
-        return f"ottla-redrive.{self._group}"
+        return f"{REDRIVE_PREFIX}{self._group}"
 
     def _coordinator(self, api_key: ApiKey) -> tuple[Connection, int]:
         """The coordinator of the group that keeps the progress, and the version of a request that names topics."""

@@ -31,11 +31,27 @@ def bar(parts: Sequence[tuple[str, float]], label: str, total: float | None = No
     for word, amount in parts:
         width = min(100.0 - at, 100 * max(0.0, amount) / whole)
         drawn += (
-            f'<rect class="part-{escape("".join(word.split()))}" x="{at:.2f}" y="0" width="{width:.2f}" height="8">'
+            f'<rect class="{escape(class_of(word))}" x="{at:.2f}" y="0" width="{width:.2f}" height="8">'
             f"<title>{escape(word)}: {amount:,.0f}</title></rect>"
         )
         at += width
     return _drawing("bar", label, "0 0 100 8", drawn)
+
+
+def class_of(word: str) -> str:
+    """The class of a part, which has its colour."""
+    return f"part-{''.join(word.split())}"
+
+
+def legend(parts: Sequence[tuple[str, float | None]]) -> Markup:
+    """The colours of a bar's parts, with their words and amounts."""
+    rows = [
+        Markup('<li><span class="swatch {}"></span> {}: {}</li>').format(
+            class_of(word), word, "?" if amount is None else f"{amount:,.0f}"
+        )
+        for word, amount in parts
+    ]
+    return Markup('<ul class="legend">{}</ul>').format(Markup("").join(rows))
 
 
 def _drawing(kind: str, label: str, box: str, drawn: str) -> Markup:

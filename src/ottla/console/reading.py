@@ -167,6 +167,12 @@ class Config:
     set_by: str = ""
     set_ms: int | None = None
 
+    @property
+    def time_ms(self) -> int | None:
+        """The value as a time, if it is one."""
+        is_time = self.name.endswith(".since.ms") and self.value is not None and self.value.isdigit()
+        return int(self.value or 0) if is_time else None
+
 
 def configs(context: Context, kind: int, name: str) -> tuple[Config, ...]:
     """The configs of a resource: those that differ from the default first. Raises BrokerError."""

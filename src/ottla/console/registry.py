@@ -20,6 +20,7 @@ from ottla.console.pages import (
     pipeline,
     pipelines,
     rebalance,
+    search,
     security,
     share_group,
     share_groups,
@@ -51,5 +52,6 @@ PAGES: Final[tuple[Page, ...]] = (
     rebalance.PAGE,
     drain.PAGE,
     security.PAGE,
+    search.PAGE,
 )
 """In the order of the navigation."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.client import TopicPartition
+from ottla.client.dead_letters import REDRIVE_PREFIX
 from ottla.console.group_reading import coordinated, described, ends_of
 from ottla.console.page import Context, Page, Paged, View, paged
 from ottla.doctor.groups import Listed
@@ -24,6 +25,11 @@ class GroupRow:
     topics: int
     partitions: int
     lag: int | None
+
+    @property
+    def is_redrive(self) -> bool:
+        """Whether Ottla keeps the progress of redrives in it."""
+        return self.name.startswith(REDRIVE_PREFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ def found_at(context: Context) -> Found:
         raise scanned.failure
     if not scanned.found:
         why = scanned.troubles[0] if scanned.troubles else "It was deleted, compacted away, or not written yet."
-        raise MissingError(f"There is no record at offset {offset} of {visible(name)}-{partition}. {why}")
+        raise MissingError(f"There is no record in {visible(name)}, partition {partition}, offset {offset}. {why}")
     return scanned.found[0]
 
 
@@ -74,7 +74,7 @@ def load(context: Context) -> Message:
     (decoded,) = Decoding(context.decoder).of([found])
     query = dict(context.query)
     return Message(
-        title=f"Message {offset} of {visible(name)}-{partition}",
+        title=f"Message in {visible(name)}, partition {partition}, offset {offset}",
         command=context.command("consume", name, *consume),
         topic=name,
         row=row_of(found, format, decoded, CHARS_MAX, indent=True),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.client.client import TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.share_groups import Pause, ShareOffset, pauses_of
+from ottla.client.share_groups import PAUSED, Pause, ShareOffset, pauses_of
 from ottla.client.share_partitions import (
     Coordinated,
     InFlight,
@@ -22,6 +22,7 @@ from ottla.console.group_reading import group_of
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
 from ottla.console.pages import group_changes, share_changes
 from ottla.console.pages.group import MemberRow, member_row
+from ottla.console.reading import Config
 from ottla.doctor.snapshot import SHARE, Group
 from ottla.escaping import visible
 from ottla.protocol.config_resources import ConfigResourceType
@@ -281,7 +282,21 @@ def doing(run: InFlight) -> str:
 
 def load_configs(context: Context) -> Configs:
     """The configs of the share group that the address names."""
-    return configs_view(context, ConfigResourceType.GROUP, "group", ("share.", "errors."))
+    found = configs_view(context, ConfigResourceType.GROUP, "group", ("share.", "errors."))
+    return replace(found, differing=with_pause(found.differing))
+
+
+def with_pause(found: tuple[Config, ...]) -> tuple[Config, ...]:
+    """The configs of a group, with the author of its pause, whom the node stores in configs of the group."""
+    values = {each.name: each.value or "" for each in found}
+    by, since = values.get(f"{PAUSED}.by", ""), values.get(f"{PAUSED}.since.ms", "")
+    if not by or not since.isdigit():
+        return found
+    names = (PAUSED, f"{PAUSED}.by", f"{PAUSED}.since.ms")
+    return tuple(
+        replace(each, set_by=by, set_ms=int(since)) if each.name in names and each.set_ms is None else each
+        for each in found
+    )
 
 
 PAGE: Final = Page(

@@ -27,6 +27,23 @@
     if (!event.detail.target.querySelector(".loading")) event.detail.headers["ottla-refresh"] = "true";
   });
 
+  // On a phone the rows of these tables are cards, in which each cell shows the heading of its column.
+  const label = () => {
+    for (const table of document.querySelectorAll("table.cards")) {
+      const heads = [...table.tHead.rows[0].cells].map((each) => each.textContent);
+      for (const row of [...table.tBodies].flatMap((each) => [...each.rows])) {
+        let at = 0;
+        for (const cell of row.cells) {
+          if (cell.textContent.trim()) cell.dataset.label = heads[at];
+          at += cell.colSpan;
+        }
+      }
+    }
+  };
+  label();
+  const here = document.querySelector("header ul a[aria-current]");
+  if (here) here.closest("ul").scrollLeft = here.offsetLeft - here.closest("ul").offsetLeft - 40;
+
   const place = (element) => element && (element.id ? `#${CSS.escape(element.id)}` : element.getAttribute("href"));
   let focused = null;
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -35,6 +52,7 @@
   });
   document.addEventListener("htmx:afterSwap", (event) => {
     trouble().hidden = true;
+    label();
     const messages = document.querySelector("#messages");
     if (messages) [...messages.tBodies].slice(ARRIVED_MAX).forEach((each) => each.remove());
     if (!focused) return;
