@@ -30,6 +30,7 @@ PAGES = {
     "rebalance-start": "/rebalance/start",
     "drain": "/drain?node=1&replicas=yes",
     "security": "/security",
+    "search": "/search?q=cli",
 }
 
 

@@ -204,6 +204,7 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
         assert "Sends 2 records back: 2 to tasks." in shown.text
         assert "ottla share-groups redrive mail --reason rejected -n 2 --execute" in shown.text
         done = visitor.change("/dead-letters/redrive", "mail", form=form, name="mail")
+        assert "reader of Ottla" in visitor.get("/groups", q="ottla-redrive.mail")
         assert (done.status_code, done.headers["location"]) == (303, "/dead-letters?name=mail")
         view = visitor.json("/dead-letters", name="mail")
         assert (view["waiting"], sum(each["is_back"] for each in view["letters"])) == (1, 2)
