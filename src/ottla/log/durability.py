@@ -195,6 +195,12 @@ class Durability:
                 known.read()
                 self.unreadable.remove(known)
 
+    def directory_lost(self) -> None:
+        """The log's directory is gone, and has to be created again. Failures concerned the files that were in it."""
+        self.log_deleted()
+        self.on_disk, self.failed, self.in_doubt = False, None, False
+        self.snapshots.clear()
+
     def log_deleted(self) -> None:
         """The log was deleted: none of its files needs a sync."""
         self.unreadable = []

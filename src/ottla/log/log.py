@@ -392,6 +392,16 @@ class Log(LogState):
         """Drop everything; the log is empty and begins and ends at `offset` (KAFKA-9491)."""
         truncation.truncate_fully_and_start_at(self, offset, now)
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether another process has removed or renamed the log's directory."""
+        return removal.is_gone(self)
+
+    def start_over(self) -> None:
+        """The directory `is_gone`: drop everything. The log is empty and begins and ends at its log start, as if this
+        node had started now. A log that has failed accepts writes again. Raises StorageError."""
+        truncation.start_over(self)
+
     def delete_records_before(self, offset: int) -> bool:
         """Move the log start up to `offset`. True if it moved. Raises OffsetOutOfRangeError above the high
         watermark."""

@@ -34,6 +34,29 @@ def drop_segments(log: LogState, dropped: list[Segment], now: int) -> None:
         log.durability.drop_snapshot(segment.base_offset)
 
 
+def is_gone(log: LogState) -> bool:
+    """Whether another process has removed or renamed the log's directory."""
+    if not log.segments or log.files.exists(log.directory):
+        return False
+    parent, _, name = log.directory.rpartition("/")
+    try:
+        return name not in log.files.listdir(parent)
+    except FileNotFoundError:
+        return True
+    except OSError:  # it may be there, but the disk does not show it
+        return False
+
+
+def forget_files(log: LogState) -> None:
+    """The files of the segments have lost their names: new files may get these names. Slices already handed out stay
+    readable."""
+    for segment in log.segments:
+        segment.close_indexes()
+        for path in segment.names():
+            with contextlib.suppress(OSError):
+                log.files.unlink(path)
+
+
 def discard_files(log: LogState, segment: Segment, now: int) -> None:
     """Rename a segment's files `.deleted` and note when to unlink them."""
     segment.close_indexes()

@@ -106,7 +106,7 @@ def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
         # that was removed before these must not come back alone.
         yield log.files.directory(log.directory)
     for segment in going:
-        if log.failed is not None or log.segments[0] is not segment or segment is log.active:
+        if log.failed is not None or log.segments[:1] != [segment] or segment is log.active:
             return  # truncated, compacted or deleted while the disk was waited for
         removal.drop_segments(log, [segment], now)
         move_log_start(log, log.segments[0].base_offset)

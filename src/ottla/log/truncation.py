@@ -112,6 +112,26 @@ def truncate_fully_and_start_at(log: LogState, offset: int, now: int) -> None:
     log.write_epochs()
 
 
+def start_over(log: LogState) -> None:
+    """See Log.start_over. Raises StorageError."""
+    removal.forget_files(log)
+    log.segments.interrupt_compaction()
+    log.segments.log_deleted()
+    log.durability.directory_lost()
+    start = log.log_start_offset
+    log.epochs.clear()
+    log.producers.clear(start)
+    log.offsets.restarted(start)
+    log.syncing.restarted(start)
+    log.durability.replayed(0)
+    log.state_rebuilt()
+    try:
+        cleanable.cut_checkpoint(log, start)
+        log.durability.make_directory(log.topic_id)
+    except OSError as error:
+        raise StorageError(f"emptying {log.directory} failed: {error}") from error
+
+
 def _begin_at(log: LogState, offset: int, now: int) -> None:
     """Replace all segments by one empty segment at `offset`. Its name is on the disk before they are removed: a log
     without any segment would start again, at offsets that other records had."""

@@ -155,15 +155,22 @@ class Fetching:
         """
         copy, log, key = partition.copy, partition.log, key_of(partition)
         copy.on(Event.FOLLOWS)
-        if not copy.is_to_be_cut or log.failed is not None:
+        if not copy.is_to_be_cut:
+            return
+        is_gone = log.is_gone
+        if log.failed is not None and not is_gone:
             return
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
         if placed is None or self._environment.node_id in (*placed.isr, *placed.elr):
             return
-        if copy.damaged_from is not None and copy.damaged_from < log.log_end_offset:
-            self._environment.notes(f"{partition.name} is damaged from offset {copy.damaged_from} on and copied again")
+        cut_from = log.log_start_offset if is_gone else copy.damaged_from
+        if is_gone or (cut_from is not None and cut_from < log.log_end_offset):
+            self._environment.notes(f"{partition.name} is damaged from offset {cut_from} on and copied again")
             try:
-                log.truncate_to(copy.damaged_from, now=now)
+                if cut_from is None or is_gone:
+                    log.start_over()
+                else:
+                    log.truncate_to(cut_from, now=now)
                 self._was_cut(now, partition)
             except StorageError as failed:
                 self.storage_failed(now, partition, failed)

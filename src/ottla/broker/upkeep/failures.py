@@ -14,6 +14,7 @@ from ottla.broker.schedule import KeyedTimers, Schedule, Timed, Timer
 from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.broker.upkeep.written import WrittenPartitions
 from ottla.log.answers import Damage, DamagedLogError
+from ottla.log.scrubbing import damage_of_gone
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.replica.copy_status import Event
@@ -79,6 +80,8 @@ class Failures:
     def mended(self, partition: Partition) -> None:
         """The damaged part of this log is cut off; it is copied again from the leader."""
         partition.copy.on(Event.CUT)
+        if partition.log.failed is None:
+            self._works_again(partition, SHUT, "takes writes again")
         self.damaged.pop(partition, None)
         self.marks.clear(partition.log, partition.index)
         if not partition.log.segments:
@@ -93,6 +96,12 @@ class Failures:
         elif partition in self._partitions:
             self._note(partition, SHUT, f"takes no more writes: {why}")
             partition.resign(ErrorCode.KAFKA_STORAGE_ERROR)
+        self._check_directory(partition)
+
+    def _check_directory(self, partition: Partition) -> None:
+        """A file operation has failed. If the log's directory is gone, the replica has to be copied again."""
+        if partition in self._partitions and partition.log.is_gone:
+            self.found_damage(partition, damage_of_gone(partition.log))
 
     def read_failed(self, partition: Partition, why: Exception | str) -> None:
         """A read of this log failed: the log stays unchanged, and other partitions are not affected."""
@@ -100,6 +109,7 @@ class Failures:
             self.found_damage(partition, why.damage)
             return
         self._note(partition, READ, f"could not be read, every fetch tries again: {why}")
+        self._check_directory(partition)
 
     def sync_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """An fsync of this log failed: the appends that it should have covered may never reach the disk.
@@ -116,6 +126,7 @@ class Failures:
             self._note(partition, SHUT, f"takes no more writes: {log.failed}")
             if self._reopening.at is None:
                 self._reopening.set(now + REOPEN_MS)
+            self._check_directory(partition)
 
     def write_worked(self, partition: Partition) -> None:
         """An append to this log ended well."""
@@ -180,7 +191,7 @@ class Failures:
             self._notes(f"{partition.name} {sentence}")
 
     def _works_again(self, partition: Partition, what: str, sentence: str) -> None:
-        if self._wrong and self._wrong.get(partition) == what:
+        if self._wrong and self._wrong.get(partition) == what and not partition.log.is_gone:
             del self._wrong[partition]
             self._failed_writes.pop(partition, None)
             self.leader_changed(partition)
