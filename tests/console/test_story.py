@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from ottla.console.finding_links import OF_GROUPS, OF_NODES, OF_TOPICS, OF_TRANSACTIONS, Links
-from ottla.demo.stuck import GOOD, LETTERS_A_MINUTE, MAILERS, MAILS, REFUSED, stick
+from ottla.console.finding_links import (
+    OF_GROUPS,
+    OF_NODES,
+    OF_TOPICS,
+    OF_TRANSACTIONS,
+    PAGES_OF_COMMANDS,
+    PAGES_OF_NAMES,
+    Links,
+    links_in,
+    reaching,
+)
+from ottla.console.registry import PAGES
+from ottla.demo.stuck import COUNT, LETTERS_A_MINUTE, MAILERS, MAILS, log_of, stick
 from ottla.doctor.checks import CHECKS
+from ottla.doctor.finding import Finding, Severity
 from ottla.doctor.snapshot import Group, OpenTransaction, Snapshot, Topic
 from ottla.testing import EmbeddedBroker
 from tests.harness.console.browser import Opened
@@ -29,6 +43,9 @@ def console_broker() -> Iterator[EmbeddedBroker]:
     """A broker with the queue that `./demo --console` leaves stuck."""
     with EmbeddedBroker() as broker:
         jobs = stick(broker.bootstrap_servers)
+        first, *_, last = log_of(jobs)
+        assert re.fullmatch(r"mailer-\d: refused mail \d to \w+@example.org: 451 the mail server is down", first)
+        assert last == "mailers: the mail server is up again"
         yield broker
         jobs.stop()
 
@@ -41,10 +58,12 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     finding = page.get_by_role("listitem").filter(has_text=f"{MAILERS} is paused")
     expect(finding).to_contain_text("too many of its records failed within a minute")
     expect(finding).to_contain_text("records wait.")
+    expect(finding.get_by_role("link", name="Resume", exact=True)).to_be_visible()
+    expect(finding.get_by_role("link", name="Dead letters", exact=True)).to_be_visible()
     finding.get_by_role("link", name=f"Look at {MAILERS}").click()
     expect(page.get_by_role("heading", name=f"Share group {MAILERS}", level=1)).to_be_visible()
     expect(page.get_by_text("Paused since")).to_contain_text(
-        f"more than {LETTERS_A_MINUTE} dead letters within a minute"
+        f"by its circuit breaker (more than {LETTERS_A_MINUTE} dead letters within a minute)."
     )
     reason, records = (
         page.get_by_text("the group has paused itself"),
@@ -57,32 +76,39 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     assert above["y"] < below["y"]
     page.get_by_role("link", name="dead letters", exact=True).click()
     expect(page.get_by_role("region", name="Causes").get_by_role("row", name=f"rejected {MAILS}")).to_be_visible()
-    expect(page.get_by_text("a member refused the record")).to_be_visible()
+    expect(page.get_by_text("A member refused the record. Only its own log says why")).to_be_visible()
+    expect(page.get_by_text('"subject": "Your order 1"')).to_be_visible()
+    expect(page.get_by_text("Every reader of these topics gets them again.")).to_be_visible()
+    refused = page.get_by_role("region", name="Newest dead letters").get_by_role("row").count() - 1
+    assert refused > LETTERS_A_MINUTE
     page.get_by_role("link", name="resume it", exact=True).click()
-    page.get_by_role("link", name="Resume", exact=True).click()
     expect(page.get_by_role("button", name="Stop updates")).to_have_count(0)
-    expect(page.get_by_text("get records again")).to_be_visible()
+    expect(page.get_by_text("get records again")).to_contain_text(re.compile(r"\d records wait\."))
+    expect(page.get_by_text(f"pauses itself again after more than {LETTERS_A_MINUTE} dead letters")).to_be_visible()
     page.get_by_role("button", name="Resume", exact=True).click()
     expect(page.get_by_text(f"Resumed {MAILERS}.")).to_be_visible()
-    expect(page.get_by_text("Every record is done")).to_be_visible(timeout=60_000)
-    send_back(page)
-    row = page.get_by_role("region", name="Partitions of the group").get_by_role("row").nth(1)
-    expect(row).to_contain_text(f"{GOOD + 2 * REFUSED}")
+    letters = page.get_by_text(f"Every record is done or a dead letter: {refused} dead letters, not sent back.")
+    expect(letters).to_be_visible(timeout=60_000)
+    send_back(page, refused)
+    counts = f"{MAILS} 0 {COUNT + refused} 0 0 {COUNT} 0 {refused} 0 {refused}"
+    expect(page.get_by_role("row", name=counts)).to_be_visible()
     opened.go("/overview")
     expect(page.get_by_text(f"{MAILERS} is paused")).to_have_count(0)
 
 
-def send_back(page: Page) -> None:
+def send_back(page: Page, refused: int) -> None:
     """Send the dead letters back: their jobs succeed now, so that none waits to be sent back again."""
     page.get_by_role("link", name="Dead letters", exact=True).click()
     page.get_by_role("link", name="Send back").click()
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_text(f"Sends {REFUSED} records back: {REFUSED} to {MAILS}.")).to_be_visible()
+    expect(page.get_by_text(f"Sends {refused} records back: {refused} to {MAILS}.")).to_be_visible()
+    expect(page.get_by_text("Every reader of these topics gets them again.")).to_be_visible()
+    expect(page.get_by_role("cell", name='"subject": "Your order 1"')).to_be_visible()
     page.get_by_label("to confirm").fill(MAILERS)
     page.get_by_role("button", name="Send back").click()
-    expect(page.get_by_text(f"Sent {REFUSED} records of {MAILERS} back.")).to_be_visible()
+    expect(page.get_by_text(f"Sent {refused} records of {MAILERS} back.")).to_be_visible()
     page.get_by_role("link", name=MAILERS, exact=True).click()
-    expect(page.get_by_text("Every record is done")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Every record is done: members wait for new ones.")).to_be_visible(timeout=60_000)
     page.get_by_role("link", name="Dead letters", exact=True).click()
     expect(page.get_by_role("heading", name="Causes")).to_be_visible()
     expect(page.get_by_role("link", name="Send back")).to_have_count(0)
@@ -109,3 +135,28 @@ def test_a_finding_leads_to_the_page_of_its_subject(check: str, subject: str, ex
 
 def test_each_check_has_a_kind_of_page() -> None:
     assert CHECKS.keys() == OF_TOPICS | OF_GROUPS | OF_NODES | OF_TRANSACTIONS | CLIENT_IDS
+
+
+def test_advice_leads_to_the_pages_that_follow_it() -> None:
+    by_itself = Finding(
+        Severity.WARNING, "a&b", "", "list with `ottla share-groups redrive a&b`, then `ottla share-groups resume a&b`"
+    )
+    letters, resume = ("Dead letters", "/dead-letters?name=a%26b"), ("Resume", "/share-group/resume?name=a%26b")
+    assert links_in(by_itself, is_read_only=False) == (letters, resume)
+    assert links_in(by_itself, is_read_only=True) == (letters,)
+    other = replace(by_itself, subject="a", advice="ottla share-groups resume a&b")
+    assert links_in(other, is_read_only=False) == ()
+    rebalanced = replace(by_itself, advice="shorter retention, or `ottla cluster rebalance`")
+    assert links_in(rebalanced, is_read_only=False) == (("Rebalance", "/rebalance"),)
+
+
+def test_commands_of_advice_name_the_cluster() -> None:
+    there = ("--bootstrap", "a b:9092")
+    assert reaching("read, then `ottla x y`", there) == "read, then `ottla x y --bootstrap 'a b:9092'`"
+    assert reaching("ottla x y", there) == "`ottla x y --bootstrap 'a b:9092'`"
+    assert reaching("start node 3", there) == "start node 3"
+
+
+def test_pages_of_advice_exist() -> None:
+    paths = {page.path for page in PAGES} | {f"{page.path}/{each.name}" for page in PAGES for each in page.changes}
+    assert {path for _, path in (*PAGES_OF_COMMANDS.values(), *PAGES_OF_NAMES.values())} <= paths

@@ -44,6 +44,7 @@ class ChangeView:
     digest: str = ""
     error: str = ""
     is_destructive: bool = True
+    is_primary: bool = False
 
 
 def given_in(form: Mapping[str, str]) -> dict[str, str]:
@@ -63,8 +64,19 @@ def shown(change: Change, context: Context) -> ChangeView:
     """The first step: the form, or the preview of a change that has none."""
     fields = tuple(change.fields(context))
     if fields:
-        return ChangeView(title=change.title, command="", fields=fields, is_destructive=change.is_destructive)
+        return view_of(change, fields)
     return previewed(change, context)
+
+
+def view_of(change: Change, fields: tuple[Field, ...]) -> ChangeView:
+    """A step of this change with these fields."""
+    return ChangeView(
+        title=change.title,
+        command="",
+        fields=fields,
+        is_destructive=change.is_destructive,
+        is_primary=change.is_primary,
+    )
 
 
 def previewed(change: Change, context: Context, error: str = "") -> ChangeView:
@@ -77,7 +89,7 @@ def previewed(change: Change, context: Context, error: str = "") -> ChangeView:
     fields = tuple(
         replace(each, value="" if each.name in hidden else given.get(each.name, each.value)) for each in fields
     )
-    view = ChangeView(title=change.title, command="", fields=fields, is_destructive=change.is_destructive)
+    view = view_of(change, fields)
     try:
         preview = change.preview(replace(context, form=revealed(context.session, given, hidden)))
     except InputError as wrong:

@@ -21,6 +21,8 @@ SENT_MAX: Final = 5_000
 CIRCLES: Final = 3
 """A record that was sent back this often keeps failing."""
 ANY: Final = "any"
+READERS: Final = "Every reader of these topics gets them again."
+"""What the page and the preview say of records that go back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +62,25 @@ class DeadLetters(View):
     owner: str
     topic: str
     is_paused: bool = False
+    readers: str = READERS
     letters: tuple[LetterRow, ...]
     causes: tuple[Cause, ...]
     read: int
     read_max: int
+    sent_back: int
     waiting: int
     circling: int
 
 
 def facts_of(rows: Sequence[LetterRow]) -> dict[str, Any]:
     """The fields of a view with these dead letters."""
-    shown = sorted(rows, key=lambda each: each.at_ms, reverse=True)
+    shown = sorted(rows, key=lambda each: (each.at_ms, each.partition, each.offset), reverse=True)
     return {
         "letters": tuple(shown[:SHOWN_MAX]),
         "causes": causes_of(rows),
         "read": len(rows),
         "read_max": READ_MAX,
+        "sent_back": sum(each.is_back for each in rows),
         "waiting": sum(not each.is_back for each in rows),
         "circling": sum(each.redrives >= CIRCLES for each in rows),
     }

@@ -165,8 +165,8 @@ class Change:
     """Something that a page can change: a form (perhaps empty), a preview with counts, then the change.
 
     `preview` and `fields` may only read; `apply` gets a context that may change. With `is_destructive`, the user types
-    the name of the subject. The address is that of the page, a slash and `name`; the query names the subject. Previews
-    and changes raise InputError for values that cannot be used.
+    the name of the subject. `is_primary` marks the button that most users come for. The address is that of the page, a
+    slash and `name`; the query names the subject. Previews and changes raise InputError for values that cannot be used.
     """
 
     name: str
@@ -175,6 +175,7 @@ class Change:
     apply: Callable[[Context], Done]
     fields: Callable[[Context], Iterable[Field]] = lambda _: ()
     is_destructive: bool = True
+    is_primary: bool = False
 
 
 # ---- pages ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from ottla.demo import events
 from ottla.demo.cluster import ThreeNodes
 from ottla.demo.demonstration import Demonstration, StepFailedError
 from ottla.demo.group import Group
-from ottla.demo.jobs import JOBS, Jobs
+from ottla.demo.jobs import JOBS, Jobs, picture
 from ottla.demo.money import LEDGER, TOTAL, Auditor, Teller
 from ottla.demo.producer import Stream
 
@@ -50,7 +50,7 @@ def kill_a_leader(demo: Demonstration) -> None:
     await_(demo, "The group did not share out all partitions", lambda: len(group.owned()) == PARTITIONS)
     await_(demo, "Not every worker of the queue began", lambda: hear(jobs) and all(each.ready for each in jobs.workers))
     await_(demo, "The copies did not come in sync", lambda: cluster.is_in_sync((*TOPICS, LEDGER, JOBS)))
-    jobs.produce(["good"] * JOB_COUNT)
+    jobs.produce(map(picture, range(JOB_COUNT)))
     await_(demo, "The queue did no job", lambda: hear(jobs) and jobs.settled() >= JOB_COUNT // 10)
     victim = cluster.partitions((JOBS,))[JOBS, 0].leader
     led = [place for place, part in cluster.partitions(tuple(TOPICS)).items() if part.leader == victim]

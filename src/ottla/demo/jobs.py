@@ -1,44 +1,55 @@
 """Runs the job queue: its topics, its worker processes, and the tally of each job's result.
 
-A job's number is its offset: one producer, one partition.
+A job's number is its offset: one producer, one partition. A job that is sent back gets a new number.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection, wait
 
-from ottla.demo.worker import DONE, REJECTED, WORK_S
+from ottla.client.dead_letters import PREFIX
+from ottla.demo.worker import BUSY_SHOP, DONE, REJECTED, SERVER_DOWN, SERVER_UP, SHOP, WORK_S
 
 JOBS, QUEUE = "jobs", "workers"
 REQUEST_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
 TICK_S = 0.1
 
+GOOD, FLAKY, BROKEN = "good", "flaky", "broken"
+
+
+def picture(number: int, kind: str = GOOD) -> dict[str, object]:
+    """The job to resize a picture: good, from the busy shop, or broken because the file is not a picture."""
+    shop, ending = BUSY_SHOP if kind == FLAKY else SHOP, "txt" if kind == BROKEN else "jpg"
+    return {"picture": f"{shop}/shoe-{number}.{ending}", "width": 640}
+
 
 class Worker:
     """One worker process, and the pipe through which it reports. `jobs`: how many it has finished."""
 
-    def __init__(self, bootstrap: str, queue: str, topic: str, name: str) -> None:
+    def __init__(self, bootstrap: str, queue: str, topic: str, name: str, options: Iterable[str]) -> None:
         self.name = name
         self.ready = False
         self.jobs = 0
         read, write = os.pipe()
         self.pipe = Connection(read, writable=False)
-        command = [sys.executable, "-m", "ottla.demo.worker", bootstrap, queue, name, str(write), topic]
+        command = [sys.executable, "-m", "ottla.demo.worker", bootstrap, queue, name, str(write), topic, *options]
         self.process = subprocess.Popen(command, pass_fds=(write,), stderr=subprocess.DEVNULL)
         os.close(write)
 
 
 class Jobs:
     """The job queue and its workers. `done`: how often each job was done; `delivered`: the highest delivery count that
-    a worker has reported for it. `topic`, `queue`: names of the jobs' topic and of the share group."""
+    a worker has reported for it; `rejected`: the worker that has rejected it. `topic`, `queue`: names of the jobs'
+    topic and of the share group."""
 
     def __init__(self, bootstrap: str, topic: str = JOBS, queue: str = QUEUE) -> None:
         self._bootstrap = bootstrap
@@ -46,7 +57,7 @@ class Jobs:
         self.queue = queue
         self.workers: list[Worker] = []
         self.done: Counter[int] = Counter()
-        self.rejected: set[int] = set()
+        self.rejected: dict[int, str] = {}
         self.delivered: dict[int, int] = {}
 
     @property
@@ -82,24 +93,32 @@ class Jobs:
         for future in admin.incremental_alter_configs([resource]).values():
             future.result(REQUEST_TIMEOUT_S)
 
-    def start_workers(self, count: int) -> None:
-        self.workers = [Worker(self._bootstrap, self.queue, self.topic, f"worker-{n + 1}") for n in range(count)]
+    def start_workers(self, count: int, name: str = "worker", *, is_server_down: bool = False) -> None:
+        """Start this many workers. `is_server_down`: whether the mail server is down, until `server_up`."""
+        options = [SERVER_DOWN] if is_server_down else []
+        self.workers = [
+            Worker(self._bootstrap, self.queue, self.topic, f"{name}-{n + 1}", options) for n in range(count)
+        ]
 
-    def produce(self, kinds: list[str]) -> None:
-        """Produce one job for each kind, in order, each in a batch of its own, because a worker acquires at least one
-        batch."""
+    def server_up(self) -> None:
+        """Let the workers reach the mail server. All must be ready."""
+        for worker in self.workers:
+            worker.process.send_signal(SERVER_UP)
+
+    def produce(self, jobs: Iterable[Mapping[str, object]]) -> None:
+        """Produce these jobs in order, each in a batch of its own, because a worker acquires at least one batch."""
         from confluent_kafka import Producer
 
         one_by_one = {"linger.ms": 0, "batch.num.messages": 1}
         producer = Producer({"bootstrap.servers": self._bootstrap, **one_by_one, "log_level": 2})
-        for number, kind in enumerate(kinds):
-            producer.produce(self.topic, f"{number} {kind}", partition=0)
+        for job in jobs:
+            producer.produce(self.topic, json.dumps(job), partition=0)
             producer.poll(0)
         producer.flush(REQUEST_TIMEOUT_S)
 
     def settled(self) -> int:
         """How many jobs are done or rejected."""
-        return len(self.done.keys() | self.rejected)
+        return len(self.done.keys() | self.rejected.keys())
 
     def work(self, seconds: float, until: Callable[[], bool]) -> bool:
         """Receive workers' reports until a condition holds; returns whether it held in time."""
@@ -131,7 +150,7 @@ class Jobs:
             self.done[number] += 1
             worker.jobs += 1
         elif did == REJECTED:
-            self.rejected.add(number)
+            self.rejected[number] = worker.name
         return True
 
     def kill(self, count: int) -> list[str]:
@@ -158,7 +177,7 @@ class Jobs:
             end = time.monotonic() + REQUEST_TIMEOUT_S
             while len(found) < count and time.monotonic() < end:
                 letters = [each for each in consumer.consume(100, 0.2) if each.error() is None]
-                found += [int((letter.value() or b"").split()[0]) for letter in letters]
+                found += [int(dict(letter.headers() or ())[f"{PREFIX}offset"] or b"") for letter in letters]
         finally:
             consumer.close()
         return found

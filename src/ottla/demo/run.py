@@ -10,11 +10,11 @@ from ottla.demo.cluster_steps import CLUSTER_STEPS
 from ottla.demo.demonstration import Demonstration, StepFailedError
 from ottla.demo.node import NodeFailedError
 from ottla.demo.steps import STEPS
-from ottla.demo.stuck import MAILERS, stick
+from ottla.demo.stuck import MAILERS, log_of, stick
 
 STUCK = (
     f"A job queue on the first node is stuck: [bold]{MAILERS}[/bold]. The overview says so. Find out why, and "
-    "get its jobs done: its workers still run."
+    "get its mails sent: its workers still run. The end of their log:"
 )
 LOOK = "[bold]./demo --console[/bold] shows all of this in the browser at the end, with the nodes still running."
 
@@ -57,6 +57,8 @@ def run(
             places = places_of(demo)
             demo.jobs = stick(demo.node.address)
             demo.console.print(f"\n{STUCK}", highlight=False, soft_wrap=True)
+            for line in log_of(demo.jobs):
+                demo.console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
             show(places)
     except (StepFailedError, NodeFailedError, TimeoutError) as failure:
         demo.hide()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ottla.demo import events, pipelines
 from ottla.demo.demonstration import Demonstration, StepFailedError
 from ottla.demo.group import Group, shown
-from ottla.demo.jobs import Jobs, alone_s
+from ottla.demo.jobs import BROKEN, FLAKY, GOOD, Jobs, alone_s, picture
 from ottla.demo.producer import Stream
 
 RATE = 20_000.0
@@ -133,16 +133,16 @@ def work_a_queue(demo: Demonstration) -> None:
     jobs.start_workers(WORKERS)
     if not jobs.work(JOIN_TIMEOUT_S, lambda: all(worker.ready for worker in jobs.workers)):
         raise StepFailedError("Not every worker of the queue began in time.")
-    kinds = ["broken" if n % 50 == 25 else "flaky" if n % 20 == 10 else "good" for n in range(JOB_COUNT)]
+    kinds = [BROKEN if n % 50 == 25 else FLAKY if n % 20 == 10 else GOOD for n in range(JOB_COUNT)]
     began = time.monotonic()
-    jobs.produce(kinds)
+    jobs.produce(picture(n, kind) for n, kind in enumerate(kinds))
     demo.say(f"{JOB_COUNT} jobs in one partition of [bold]jobs[/bold], {WORKERS} workers in one share group.")
     jobs.work(DRAIN_TIMEOUT_S, lambda: jobs.settled() >= JOB_COUNT // 4)
     demo.say(f"[red]kill -9 {', '.join(jobs.kill(KILLED))}[/red], each with a job in its hands.")
     if not jobs.work(DRAIN_TIMEOUT_S, lambda: jobs.settled() == JOB_COUNT):
         raise StepFailedError(f"Only {jobs.settled()} of {JOB_COUNT} jobs were finished in time.")
     took_s = time.monotonic() - began
-    broken = {n for n, kind in enumerate(kinds) if kind == "broken"}
+    broken = {n for n, kind in enumerate(kinds) if kind == BROKEN}
     letters = jobs.dead_letters(len(broken))
     if not jobs.work(DRAIN_TIMEOUT_S, lambda: jobs.lag() == 0):
         raise StepFailedError("The node says that jobs are left.")

@@ -17,14 +17,28 @@ from ottla.client.dead_letters import (
     records_of,
     run,
 )
+from ottla.client.errors import ClientError
 from ottla.client.share_groups import PAUSED
 from ottla.console import letters
-from ottla.console.letters import CIRCLES, READ_MAX, DeadLetters, LetterRow, beginning, destinations, most_in, reason_in
+from ottla.console.letters import (
+    CIRCLES,
+    READ_MAX,
+    READERS,
+    DeadLetters,
+    LetterRow,
+    beginning,
+    destinations,
+    most_in,
+    reason_in,
+)
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
 from ottla.console.reading import configs
 from ottla.doctor.words import count
 from ottla.escaping import visible
 from ottla.protocol.config_resources import ConfigResourceType
+
+SHARED_S: Final = 5.0
+"""Seconds for which the number of dead letters is used again."""
 
 
 def topic_of_letters(context: Context) -> tuple[str, str]:
@@ -79,6 +93,17 @@ def newest(context: Context, group: str, topic: str) -> list[Letter]:
     ]
 
 
+def waiting_of(context: Context, group: str) -> int | None:
+    """How many dead letters of a share group were not sent back, as its page of dead letters counts them; None if that
+    is unknown, such as without a dead-letter topic. The pages of one login read it every few seconds at most."""
+    try:
+        return context.session.shared.views.at(("dead letters", group)).get(
+            SHARED_S, lambda: load(context).waiting, context.lease.limits.left_s()
+        )
+    except (ClientError, InputError):
+        return None
+
+
 def row_of(letter: Letter, *, is_back: bool) -> LetterRow:
     """The row of a dead letter."""
     return LetterRow(
@@ -126,12 +151,12 @@ def redrive_preview(context: Context) -> Preview:
     warning = f"{count(again, 'record')} of them went back {CIRCLES} times or more and failed again."
     return Preview(
         group,
-        (f"Sends {count(len(found), 'record')} back: {where}. Every reader of these topics gets them again.",),
+        (f"Sends {count(len(found), 'record')} back: {where}. {READERS}",),
         (warning,) if again else (),
-        ("Dead letter", "Topic", "Partition", "Offset", "Cause", "Deliveries", "Went back"),
+        ("Dead letter", "Topic", "Partition", "Offset", "Cause", "Deliveries", "Went back before", "Value"),
         tuple(
             (f"{each.partition}:{each.offset}", each.topic, each.source_partition, each.source_offset, each.reason,
-             each.deliveries, each.redrives)
+             each.deliveries, each.redrives, beginning(each.value))
             for each in found[:50]
         ),
         facts=[(each.partition, each.offset) for each in found],
@@ -155,5 +180,5 @@ PAGE: Final = Page(
     path="/dead-letters",
     load=load,
     refresh_s=15,
-    changes=(Change("redrive", "Send back", redrive_preview, redrive, redrive_fields),),
+    changes=(Change("redrive", "Send back", redrive_preview, redrive, redrive_fields, is_primary=True),),
 )

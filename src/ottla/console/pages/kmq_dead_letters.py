@@ -13,7 +13,17 @@ from ottla.client.errors import BrokerError, ClientError, check
 from ottla.console import letters
 from ottla.console.browsing.partitioner import partition_of
 from ottla.console.kmq_reading import Letters, config_named, names_of, options_of, read_letters, topic_of_letters
-from ottla.console.letters import CIRCLES, READ_MAX, DeadLetters, LetterRow, beginning, destinations, most_in, reason_in
+from ottla.console.letters import (
+    CIRCLES,
+    READ_MAX,
+    READERS,
+    DeadLetters,
+    LetterRow,
+    beginning,
+    destinations,
+    most_in,
+    reason_in,
+)
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
 from ottla.doctor.words import count
 from ottla.escaping import visible
@@ -125,12 +135,13 @@ def redrive_preview(context: Context) -> Preview:
     ]
     return Preview(
         config.queue,
-        (f"Sends {count(len(sent) - lost, 'message')} back: {where}. Every group that reads the topic gets them.",),
+        (f"Sends {count(len(sent) - lost, 'message')} back: {where}. {READERS}",),
         tuple(sentence for holds, sentence in warnings if holds),
-        ("Dead letter", "Topic", "Partition", "Offset", "Cause", "Reason", "Deliveries", "Went back"),
+        ("Dead letter", "Topic", "Partition", "Offset", "Cause", "Reason", "Deliveries", "Went back before", "Value"),
         tuple(
             (f"{each.partition}:{each.offset}", each.source.topic, each.source.partition, each.source.offset,
-             each.source.reason, each.source.text, each.source.delivery_count, each.redrives)
+             each.source.reason, each.source.text, each.source.delivery_count, each.redrives,
+             beginning(each.value))
             for each in sent[:50]
         ),
         facts=[(each.partition, each.offset) for each in sent],
@@ -213,5 +224,5 @@ PAGE: Final = Page(
     path="/kmq-dead-letters",
     load=load,
     refresh_s=15,
-    changes=(Change("redrive", "Send back", redrive_preview, redrive, redrive_fields),),
+    changes=(Change("redrive", "Send back", redrive_preview, redrive, redrive_fields, is_primary=True),),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.errors import ClientError, check
-from ottla.console.finding_links import Links
+from ottla.console.finding_links import Links, links_in, reaching
 from ottla.console.page import Context, Page, Part, View
 from ottla.console.reading import metadata_of_all
 from ottla.doctor import Evidence, Snapshot, diagnose, gather
@@ -98,7 +98,9 @@ def overview_of(answer: Any, command: str) -> Overview:
 
 @dataclass(frozen=True, slots=True)
 class FindingRow:
-    """A finding. `sure_with` is None for a certain one. `page`: the address of its subject's page, or ""."""
+    """A finding. `sure_with` is None for a certain one. `page`: the address of its subject's page, or "".
+    `links`: titles and addresses of the pages that do what the advice's commands do.
+    """
 
     severity: str
     subject: str
@@ -107,6 +109,7 @@ class FindingRow:
     check: str
     sure_with: str | None
     page: str
+    links: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +126,10 @@ class Findings(View):
 
 def load_findings(context: Context) -> Findings:
     """The doctor's findings, between the last snapshot of this session and a new one."""
-    command = context.command("doctor")
     metadata = metadata_of_all(context)
     partitions = sum(len(topic.partitions) for topic in metadata.topics)
     if partitions > AUTOMATIC_PARTITIONS_MAX and "run" not in context.query:
-        return findings_of(None, 0.0, command)
+        return findings_of(None, 0.0, context)
     began = time.monotonic()
     left_s = context.lease.limits.left_s()
     last: Snapshot = context.session.shared.snapshot.get(
@@ -139,10 +141,10 @@ def load_findings(context: Context) -> Findings:
         context.session.memory["snapshot"] = first = last
     elif age_s > WINDOW_S[0]:
         context.session.memory["snapshot"] = last
-    return findings_of(Evidence(first, last), time.monotonic() - began, command)
+    return findings_of(Evidence(first, last), time.monotonic() - began, context)
 
 
-def findings_of(evidence: Evidence | None, took_s: float, command: str) -> Findings:
+def findings_of(evidence: Evidence | None, took_s: float, context: Context) -> Findings:
     """The view of the evidence; without any, of a doctor that waits to be asked."""
     found = [] if evidence is None else diagnose(evidence)
     links = Links(Snapshot(0) if evidence is None else evidence.last)
@@ -151,16 +153,17 @@ def findings_of(evidence: Evidence | None, took_s: float, command: str) -> Findi
             SEVERITIES[each.finding.severity],
             each.finding.subject,
             each.finding.sentence,
-            each.finding.advice,
+            reaching(each.finding.advice, context.settings.arguments),
             each.check.name,
             each.finding.sure_with,
             links.of(each.check, each.finding.subject),
+            links_in(each.finding, is_read_only=context.settings.read_only),
         )
         for each in found[:FINDINGS_MAX]
     ]
     return Findings(
         title="What needs attention",
-        command=command,
+        command=context.command("doctor"),
         findings=tuple(rows),
         more=max(0, len(found) - FINDINGS_MAX),
         unseen=() if evidence is None else evidence.last.unseen[:10],

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ottla.client.errors import check
 from ottla.client.share_groups import PAUSED, pauses_of
 from ottla.console.group_reading import group_of
 from ottla.console.page import Context, Done, InputError, Preview, url
+from ottla.console.reading import configs
 from ottla.doctor.words import count
 from ottla.escaping import visible
 from ottla.protocol.config_resources import ConfigResourceType
@@ -15,6 +18,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 
+BREAKER: Final = "share.delivery.paused.above.dead.letters.per.minute"
 SET, DELETE = 0, 1
 """Operations of IncrementalAlterConfigs."""
 
@@ -45,9 +49,18 @@ def resume_preview(context: Context) -> Preview:
     group, _ = group_of(context, context.need("name"))
     if group.name not in pauses_of(context.client, [group.name]):
         raise InputError("The group is not paused.")
+    lag = sum(each.lag or 0 for each in group.committed.values())
+    found = {each.name: each.value for each in configs(context, ConfigResourceType.GROUP, group.name)}
+    limit = found.get(BREAKER)
+    breaker = f"The group pauses itself again after more than {limit} dead letters within a minute."
     return Preview(
         group.name,
-        (f"Resumes {visible(group.name)}: its {count(len(group.members), 'member')} get records again.",),
+        (
+            f"Resumes {visible(group.name)}: its {count(len(group.members), 'member')} get records again. "
+            f"{count(lag, 'record')} {'waits' if lag == 1 else 'wait'}.",
+            "Its dead letters stay where they are until you send them back, before or after this.",
+            *([breaker] if limit and limit != "0" else []),
+        ),
         command=context.command("share-groups", "resume", group.name),
     )
 

@@ -20,10 +20,12 @@ from ottla.client.share_partitions import (
 from ottla.console.config_authors import Configs, configs_view
 from ottla.console.group_reading import group_of
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
-from ottla.console.pages import group_changes, share_changes
+from ottla.console.pages import dead_letters, group_changes, share_changes
 from ottla.console.pages.group import MemberRow, member_row
 from ottla.console.reading import Config
+from ottla.doctor.checks.shares import BREAKER
 from ottla.doctor.snapshot import SHARE, Group
+from ottla.doctor.words import count
 from ottla.escaping import visible
 from ottla.protocol.config_resources import ConfigResourceType
 
@@ -93,7 +95,8 @@ class SharePartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupView(View):
-    """The share group, a page of its partitions, and its members. `why` says why nothing is delivered."""
+    """The share group, a page of its partitions, and its members. `why` says why nothing is delivered.
+    `dead_letters` counts those that were not sent back."""
 
     name: str
     state: str
@@ -106,6 +109,7 @@ class ShareGroupView(View):
     held: int | None
     archiving: int | None
     waiting: int | None
+    dead_letters: int | None
     paged: Paged
     partitions: tuple[SharePartitionRow, ...]
     members: tuple[MemberRow, ...]
@@ -123,20 +127,22 @@ def load(context: Context) -> ShareGroupView:
     where, shown = paged(rows, context.number("page", 1))
     lag, held, archiving = (total(getattr(row, name) for row in rows) for name in ("lag", "held", "archiving"))
     members = sorted(group.members, key=lambda each: (each.client_id, each.id))
+    letters = dead_letters.waiting_of(context, group.name)
     return ShareGroupView(
         title=f"Share group {visible(group.name)}",
         command=context.command("share-groups", "describe", group.name),
         name=group.name,
         state=group.state,
-        why=why_nothing(group, pause, lag),
+        why=why_nothing(group, pause, lag, letters),
         is_paused=pause is not None,
         is_paused_by_breaker=is_by_breaker(pause),
         paused_since_ms=None if pause is None else pause.since_ms,
-        paused_by=None if pause is None else pause.by,
+        paused_by=None if pause is None else by_in_words(pause),
         lag=lag,
         held=held,
         archiving=archiving,
         waiting=None if lag is None or held is None or archiving is None else max(0, lag - held - archiving),
+        dead_letters=letters,
         paged=where,
         partitions=tuple(shown),
         members=tuple(member_row(each) for each in members[:RUNS_MAX]),
@@ -173,11 +179,19 @@ def total(values: Iterable[int | None]) -> int | None:
 
 def is_by_breaker(pause: Pause | None) -> bool:
     """Whether the group's circuit breaker has paused it."""
-    return pause is not None and (pause.by or "").startswith("the breaker")
+    return pause is not None and (pause.by or "").startswith(BREAKER)
 
 
-def why_nothing(group: Group, pause: Pause | None, lag: int | None) -> str:
-    """Why the group's members get no records; "" if they may get some."""
+def by_in_words(pause: Pause) -> str | None:
+    """What has paused the group: its circuit breaker with the reason, or a client."""
+    if not is_by_breaker(pause) or pause.by is None:
+        return pause.by
+    why = pause.by.removeprefix(BREAKER).removeprefix(": ")
+    return f"its circuit breaker ({why})" if why else "its circuit breaker"
+
+
+def why_nothing(group: Group, pause: Pause | None, lag: int | None, letters: int | None = None) -> str:
+    """Why the group's members get no records; "" if they may get some. `letters`: dead letters, not sent back."""
     if is_by_breaker(pause):
         return (
             "Too many of its records failed within a minute, so the group has paused itself: its members get no "
@@ -185,11 +199,15 @@ def why_nothing(group: Group, pause: Pause | None, lag: int | None) -> str:
         )
     if pause is not None:
         return "The group is paused: its members get no records until it is resumed."
-    if not group.members:
+    if not group.members and lag != 0:
         return "The group has no members, so its records wait."
-    if not group.owned:
+    if group.members and not group.owned:
         return "No member has a partition: the topics may be missing, or the assignment is not done."
-    return "Every record is done: members wait for new ones." if lag == 0 else ""
+    if lag != 0:
+        return ""
+    if letters:
+        return f"Every record is done or a dead letter: {count(letters, 'dead letter')}, not sent back."
+    return "Every record is done: members wait for new ones." if group.members else "Every record is done."
 
 
 # ---- records in flight ---------------------------------------------------------------------------------------------
@@ -310,7 +328,14 @@ PAGE: Final = Page(
     ),
     changes=(
         Change("pause", "Pause", share_changes.pause_preview, share_changes.pause, is_destructive=False),
-        Change("resume", "Resume", share_changes.resume_preview, share_changes.resume, is_destructive=False),
+        Change(
+            "resume",
+            "Resume",
+            share_changes.resume_preview,
+            share_changes.resume,
+            is_destructive=False,
+            is_primary=True,
+        ),
         Change("reset", "Reset offsets", group_changes.reset_preview, group_changes.reset, group_changes.reset_fields),
         Change("delete", "Delete the group", group_changes.delete_preview, group_changes.delete),
     ),

@@ -61,7 +61,11 @@ def _paused(group: Group, lag: int) -> Finding:
     if group.configs.get(PAUSED_BY, "").startswith(BREAKER):
         sentence = f"{group.name} is paused by itself, because too many of its records failed within a minute. {waits}"
         shown = f"ottla share-groups redrive {group.name}"
-        advice = f"list the failed records with `{shown}`, mend the cause, then `{resume}`"
+        advice = (
+            f"list the failed records with `{shown}`; only the log of the member that refused one says why. Mend the "
+            f"cause, then `{resume}` for the records that wait, and `{shown} --execute` for those that failed, in "
+            "either order"
+        )
         return Finding(Severity.WARNING, group.name, sentence, advice)
     sentence = f"{group.name} is paused, and {waits}" if lag else f"{group.name} is paused. {waits}"
     return Finding(Severity.WARNING, group.name, sentence, resume)
