@@ -115,7 +115,8 @@ def test_with_fsync_durability_the_file_is_synced_with_the_first_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = NodePair(tmp_path, ottla_durability="fsync")
-    pair.ask(1, CreateTopicsRequest([CreatableTopic("t", 1, 2)]))
+    placed = [CreatableReplicaAssignment(0, [1, 2])]
+    pair.ask(1, CreateTopicsRequest([CreatableTopic("t", -1, -1, placed)]))
     synced: list[str] = []
     sync = DiskFile.sync
 

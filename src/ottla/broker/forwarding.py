@@ -48,7 +48,7 @@ from ottla.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from ottla.protocol.messages.envelope import EnvelopeResponse
-from ottla.protocol.wire import Struct
+from ottla.protocol.wire import Message, Struct
 
 RETRY_MS: Final = 50
 NOT_ANSWERED: Final = "no controller has answered in time; whether it will be done is not known"
@@ -330,12 +330,12 @@ def _names_former_controller(answer: Any) -> bool:
     return False
 
 
-def _read(answer: Any, version: int) -> Any:
+def _read(answer: Message, version: int) -> Any:
     """The same answer as a client decodes it. Parts of an answer that this node gave as the controller may be encoded
     already."""
     out = bytearray()
     answer.encode(out, version)
-    return type(answer).decode(memoryview(out), 0, version)[0]
+    return answer.decode(memoryview(out), 0, version)[0]
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
