@@ -155,7 +155,8 @@ def redrive_preview(context: Context) -> Preview:
         (warning,) if again else (),
         ("Dead letter", "Topic", "Partition", "Offset", "Cause", "Deliveries", "Went back before", "Value"),
         tuple(
-            (f"{each.partition}:{each.offset}", each.topic, each.source_partition, each.source_offset, each.reason,
+            (f"partition {each.partition}, offset {each.offset}",
+             each.topic, each.source_partition, each.source_offset, each.reason,
              each.deliveries, each.redrives, beginning(each.value))
             for each in found[:50]
         ),

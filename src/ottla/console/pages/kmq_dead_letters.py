@@ -139,7 +139,8 @@ def redrive_preview(context: Context) -> Preview:
         tuple(sentence for holds, sentence in warnings if holds),
         ("Dead letter", "Topic", "Partition", "Offset", "Cause", "Reason", "Deliveries", "Went back before", "Value"),
         tuple(
-            (f"{each.partition}:{each.offset}", each.source.topic, each.source.partition, each.source.offset,
+            (f"partition {each.partition}, offset {each.offset}",
+             each.source.topic, each.source.partition, each.source.offset,
              each.source.reason, each.source.text, each.source.delivery_count, each.redrives,
              beginning(each.value))
             for each in sent[:50]
