@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from ottla.broker.upkeep.scrubs import SLICE_PAUSE_MS
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import TopicRecord
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
@@ -70,11 +71,20 @@ class SpoiledRun(ClusterRun):
         super().go()
 
     def before_rest(self) -> None:
-        """Scrub every log, and let the nodes copy the damaged parts again."""
+        """Scrub every log, and let the nodes copy the damaged parts again. The present pass may be past the damage, so
+        the next one has to end too."""
         self.cluster.heal()
         self.cluster.run(LOADED_MS)
         self.cluster.wind_down()
-        self.cluster.run(2 * SCRUB_MS - LOADED_MS)
+        self.cluster.run(2 * self._pass_ms() - LOADED_MS)
+
+    def _pass_ms(self) -> int:
+        """How long a scrub of all logs takes on the node with the most segments: each is at least one slice."""
+        slices = max(
+            sum(len(partition.log.segments) + 1 for partition in self.cluster.node(node_id).replicas)
+            for node_id in self.cluster.up
+        )
+        return max(SCRUB_MS, slices * SLICE_PAUSE_MS)
 
 
 class SpoilingTrouble(Trouble):
