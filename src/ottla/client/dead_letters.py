@@ -194,14 +194,18 @@ def text_of(value: bytes | None) -> str:
 
 
 class Redrive:
-    """The dead letters of one group in one dead-letter topic. Its methods raise ClientError."""
+    """The dead letters of one group in one dead-letter topic. Its methods raise ClientError.
+
+    `starts`, `ends`: the offsets of each partition when `open` was called.
+    """
 
     def __init__(self, client: Client, group: str, dead_letter_topic: str) -> None:
         self._client = client
         self._group = group
         self._topic = dead_letter_topic
         self.progress: dict[int, Progress] = {}
-        self._ends: dict[int, int] = {}
+        self.starts: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
 
     def open(self) -> None:
         """Load the progress, and note the present ends of the dead-letter topic's partitions. Changes nothing. Raises
@@ -212,22 +216,25 @@ class Redrive:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             raise ClientError(f"There is no dead-letter topic {self._topic}.") from None
-        starts = self._client.list_offsets(self._topic, indexes, EARLIEST)
-        self._ends = self._client.list_offsets(self._topic, indexes, LATEST)
+        self.starts = self._client.list_offsets(self._topic, indexes, EARLIEST)
+        self.ends = self._client.list_offsets(self._topic, indexes, LATEST)
         committed = self._committed()
         for index in indexes:
             offset, metadata = committed.get(index, (-1, None))
-            known = offset >= starts[index]
-            self.progress[index] = Progress.of(offset, metadata) if known else Progress(starts[index])
+            known = offset >= self.starts[index]
+            self.progress[index] = Progress.of(offset, metadata) if known else Progress(self.starts[index])
 
     def _committed(self) -> dict[int, tuple[int, str | None]]:
         """The committed offset and its metadata, by partition. A cluster without any group has none: asking for the
         coordinator would create the topic of committed offsets."""
-        listed = [topic.name for topic in self._client.topics()]
-        if "__consumer_offsets" not in listed:
+        try:
+            self._client.known_topic("__consumer_offsets")
+        except BrokerError as error:
+            if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+                raise
             return {}
         coordinator, version = self._coordinator(ApiKey.OFFSET_FETCH)
-        indexes = list(self._ends)
+        indexes = list(self.ends)
         asked = OffsetFetchRequestGroup(
             self._redriver, topics=[OffsetFetchRequestTopics(self._topic, partition_indexes=indexes)]
         )
@@ -252,7 +259,7 @@ class Redrive:
     def letters(self) -> Iterator[Letter]:
         """Every dead letter of the group that was not sent back, up to the ends that `open` noted."""
         for index, progress in sorted(self.progress.items()):
-            for record in records_of(self._client, self._topic, index, progress.position, self._ends[index]):
+            for record in records_of(self._client, self._topic, index, progress.position, self.ends[index]):
                 if record.offset in progress:
                     continue
                 letter = letter_of(index, record)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from ottla.client.client import EARLIEST
 from ottla.client.dead_letters import (
     DEAD_LETTERS,
     REASONS,
@@ -61,15 +60,15 @@ def group_named(context: Context) -> tuple[str, str, bool]:
 def load(context: Context) -> DeadLetters:
     """The newest dead letters of the group that the address names."""
     group, topic, is_paused = group_named(context)
-    progress = opened(context, group, topic).progress
-    found = newest(context, group, topic)
+    redrive = opened(context, group, topic)
+    found = newest(context, group, topic, redrive)
     return DeadLetters(
         title=f"Dead letters of {visible(group)}",
         command=context.command("share-groups", "redrive", group),
         owner=group,
         topic=topic,
         is_paused=is_paused,
-        **letters.facts_of([row_of(each, is_back=each.offset in progress[each.partition]) for each in found]),
+        **letters.facts_of([row_of(each, is_back=each.offset in redrive.progress[each.partition]) for each in found]),
     )
 
 
@@ -80,15 +79,12 @@ def opened(context: Context, group: str, topic: str) -> Redrive:
     return redrive
 
 
-def newest(context: Context, group: str, topic: str) -> list[Letter]:
+def newest(context: Context, group: str, topic: str, redrive: Redrive) -> list[Letter]:
     """The group's dead letters among the newest records of each partition."""
-    client = context.client
-    indexes = range(len(client.known_topic(topic).leaders))
-    starts, ends = client.list_offsets(topic, indexes, EARLIEST), client.list_offsets(topic, indexes)
     return [
         letter
-        for index in indexes
-        for record in records_of(client, topic, index, max(starts[index], ends[index] - READ_MAX), ends[index])
+        for index, end in redrive.ends.items()
+        for record in records_of(context.client, topic, index, max(redrive.starts[index], end - READ_MAX), end)
         if (letter := letter_of(index, record)) is not None and letter.group == group
     ]
 
