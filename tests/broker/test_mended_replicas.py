@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.partitions.partition import Partition
-from ottla.log.answers import Damage
+from ottla.log.answers import Damage, Isolation
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from tests.harness.log.support import batch
@@ -105,6 +105,23 @@ def test_a_replica_with_an_epoch_that_no_leader_had_copies_these_records_again(t
     assert copies.end == 7
     assert copies.copy.log.latest_epoch == copies.copy.leader_epoch
     assert copies.in_sync == 2
+
+
+def test_a_replica_whose_cut_finds_damage_leaves_the_in_sync_set_until_it_has_all_records(tmp_path: Path) -> None:
+    """Another process has overwritten the file of an in-sync follower. The first to read it is a cut of a record above
+    the high watermark, which the leader lacks."""
+    copies = Copies(tmp_path, leader=1)
+    log, stage = copies.copy.log, copies.pair.stages[copies.copier]
+    log.append_as_leader(batch(b"x"), now=stage.now, leader_epoch=copies.copy.leader_epoch)
+    found = log.read(3, 1 << 20, Isolation.LOG_END).slice
+    assert found is not None
+    segment = Path(found.file.path)
+    segment.write_bytes(segment.read_bytes()[: found.position] + bytes(found.length))
+    before = copies.placed.partition_epoch
+    stage.node.replication.taken_back(stage.now, copies.copy)  # it fetches from its present end
+    copies.catch_up()
+    assert copies.placed.partition_epoch == before + 2, "it left the in-sync replicas, and joined them again"
+    assert (copies.end, copies.in_sync, copies.reports_losses) == (6, 2, False)
 
 
 def test_a_replica_that_does_not_count_is_mended_without_news_of_its_topic(tmp_path: Path) -> None:

@@ -398,7 +398,15 @@ class Fetching:
             self._environment.notes(
                 f"{partition.name} is cut from {end} to {offset}: its leader has other records there"
             )
+        committed = min(offset, log.high_watermark)
         log.truncate_to(offset, now=now)
+        if log.log_end_offset < committed:
+            self._environment.warn(
+                f"{partition.name} is cut to {log.log_end_offset}, because its records up to {committed} are damaged. "
+                "They are copied again"
+            )
+            partition.copy.on(Event.MAY_LACK)
+            self._upkeep.failures.has_news = True
         self._was_cut(now, partition)
 
     def _may_refuse(self, partition: Partition) -> bool:

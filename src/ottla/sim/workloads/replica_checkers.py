@@ -207,7 +207,7 @@ class ReplicaChecker:
             if partition.leads:
                 self._look_at_leader(node_id, index, partition, copy, image)
 
-    def _read(self, node_id: int, index: int, partition: Partition, copy: Copy) -> None:
+    def _read(self, node_id: int, index: int, partition: Partition, copy: Copy, *, may_have_gaps: bool = False) -> None:
         log = partition.log
         is_same = partition is copy.partition and log.segments.compaction_epoch == copy.cuts
         if log.unopened or (is_same and log.log_end_offset == copy.end):
@@ -231,7 +231,7 @@ class ReplicaChecker:
                 copy.partition, copy.batches, copy.end = None, before, at
                 return
             assert found.slice is not None, (partition.name, at, log.log_end_offset)
-            batches = self._decoded(node_id, index, at, found.slice.read())
+            batches = self._decoded(node_id, index, at, found.slice.read(), may_have_gaps)
             if not batches:
                 assert node_id in self.liars
                 copy.partition, copy.batches, copy.end = None, before, at
@@ -248,13 +248,14 @@ class ReplicaChecker:
                 at = batch.last_offset + 1
         # A replica out of sync may drop records that no fsync covered: it has not reported them to the leader.
         took_back = partition.fsyncs_each and node_id not in self._in_sync.get(index, ())
+        took_back = took_back or self._has_noticed(node_id, partition)
         if copy.batches is not before and before and not took_back:
             self._look_at_cut(node_id, index, before, copy, same_life=partition is copy.partition)
         copy.partition, copy.end, copy.cuts = partition, log.log_end_offset, log.segments.compaction_epoch
 
-    def _decoded(self, node_id: int, index: int, at: int, octets: bytes) -> list[ReadBatch] | None:
+    def _decoded(self, node_id: int, index: int, at: int, octets: bytes, may_have_gaps: bool) -> list[ReadBatch] | None:
         """Return the batches that were read; None if a spoiled disk has damaged one, even where no checksum covers
-        it."""
+        it. A gap is damage, unless they `may_have_gaps`."""
         if node_id not in self.liars:
             return decode_batches(octets)
         try:
@@ -263,10 +264,14 @@ class ReplicaChecker:
             return None
         for batch in batches:
             known = self._written.get((index, batch.leader_epoch, batch.base_offset), batch)
-            if known != batch or not batch.base_offset <= at <= batch.last_offset:
+            if known != batch or batch.last_offset < at or (batch.base_offset > at and not may_have_gaps):
                 return None
             at = batch.last_offset + 1
         return batches
+
+    def _has_noticed(self, node_id: int, partition: Partition) -> bool:
+        """Whether a node with a spoiled disk reports that this log lacks records. It copies them again."""
+        return node_id in self.liars and partition.copy.is_reported
 
     def _match(self, node_id: int, index: int, batch: ReadBatch) -> None:
         known = self._written.setdefault((index, batch.leader_epoch, batch.base_offset), batch)
@@ -317,7 +322,9 @@ class ReplicaChecker:
         copy.high_watermark = log.high_watermark
         knows_leader = index in self._committed  # a new checker may see a follower before the leader
         epoch = max(partition.leader_epoch, self._epochs_before.get(index, -1))
-        if not partition.leads and knows_leader and log.high_watermark > self._committed_end(index, epoch):
+        lacks_head = self._has_noticed(node_id, partition)  # its high watermark is not below its start
+        is_checked = not partition.leads and knows_leader and not lacks_head
+        if is_checked and log.high_watermark > self._committed_end(index, epoch):
             raise InvariantError(
                 f"5: {partition.name} on node {node_id}: the high watermark {log.high_watermark} of a follower in "
                 f"epoch {partition.leader_epoch} is no leader's: {self._committed.get(index)}"
@@ -434,14 +441,15 @@ class ReplicaChecker:
 
     def look_at_rest(self, nodes: list[Node]) -> None:
         """Check at rest that the replicas are equal, byte for byte, from the latest of their start offsets on, and that
-        all promises are kept. The logs of spoiled disks are read again."""
+        all promises are kept. The logs of spoiled disks are read again. They may lack records that no other replica has
+        either: those that a leader had lost to which no other replica was in sync or eligible."""
         for node in nodes:
             if node.node_id in self.liars:
                 for index in self._places.get(node.node_id, NONE):
-                    copy = self.copies[node.node_id, index]
-                    if copy.partition is not None:
+                    copy, partition = self.copies[node.node_id, index], node.replicas.get(self._topic_id, index)
+                    if partition is not None:
                         copy.cuts = -1
-                        self._read(node.node_id, index, copy.partition, copy)
+                        self._read(node.node_id, index, partition, copy, may_have_gaps=True)
         for index in {*self.acks, *(index for _, index in self.copies)}:
             copies = [self.copies[node.node_id, index] for node in nodes if (node.node_id, index) in self.copies]
             if not copies:
