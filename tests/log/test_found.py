@@ -212,15 +212,33 @@ def test_a_missing_segment_in_the_middle_is_found(how: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("how", [{}, KILLED, POWER], ids=["clean", "killed", "power cut"])
-def test_a_missing_head_is_found_where_retention_cannot_explain_it(how: dict[str, Any]) -> None:
+def test_a_missing_head_is_found_unless_the_log_start_explains_it(how: dict[str, Any]) -> None:
     files = disk()
     bases = filled(files, COMPACTED).bases
     remove(files, *segments(files)[:2])
     known = {"recovery_point": 60, "high_watermark": 60}
     assert found(again(files, COMPACTED, **known, **how)) == [(What.HEAD, 0, bases[2])]
-    assert found(again(files, COMPACTED, **known, start_known=False, **how)) == []
+    assert found(again(files, small(), **known, **how)) == [(What.HEAD, 0, bases[2])]
+    assert found(again(files, small(), **known, start_known=False, **how)) == [(What.HEAD, 0, bases[2])]
     assert found(again(files, COMPACTED, **known, log_start_offset=bases[2], **how)) == []
+    files.unlink(EPOCHS)
+    assert found(again(files, COMPACTED, **known, start_known=False, **how)) == []
     assert found(again(files, small(), **known, **how)) == []
+
+
+def test_segments_that_retention_deletes_are_told_from_lost_ones_at_each_step() -> None:
+    """A kill at any step of a deletion leaves epochs that begin no earlier than the log."""
+    files = disk()
+    log = filled(files, small(retention_ms=1000))
+    first, kept = log.bases[0], log.bases[-1]
+    steps = 0
+    for file in log.maintaining(NOW + 10**9):
+        opened = open_log(files.clone(random.Random(1)), small(), recovery_point=60, high_watermark=60, **KILLED)
+        assert found(opened) == []
+        file.sync()
+        steps += 1
+    assert first < kept <= log.log_start_offset
+    assert steps > 3
 
 
 def test_damage_at_the_end_of_a_closed_segment_is_found() -> None:

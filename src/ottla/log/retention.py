@@ -102,6 +102,10 @@ def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
     upkeep.requests_served()
     going = log.segments[:count]
     if going:
+        # A start finds out by the epochs whether segments were deleted or are lost.
+        move_log_start(log, log.bases_end(count - 1))
+        log.write_epochs()
+        upkeep.below_start_removed()
         # A log that lost the name of its newest segment would start again, at offsets that other records had. A segment
         # that was removed before these must not come back alone.
         yield log.files.directory(log.directory)
@@ -109,8 +113,6 @@ def _deleting_first(log: LogState, count: int, now: int) -> Iterator[Syncable]:
         if log.failed is not None or log.segments[:1] != [segment] or segment is log.active:
             return  # truncated, compacted or deleted while the disk was waited for
         removal.drop_segments(log, [segment], now)
-        move_log_start(log, log.segments[0].base_offset)
-        upkeep.below_start_removed()
         # One by one, because names are lost one by one too, and a log must not come back with a gap.
         yield log.files.directory(log.directory)
 

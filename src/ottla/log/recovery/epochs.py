@@ -15,6 +15,7 @@ from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadableError
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
 from ottla.log.recovery.found import Found, What
+from ottla.log.recovery.missing import Known, look_at_first_epoch
 from ottla.log.segment import RawHeader, Segment
 
 REPLAY_CHUNK_BYTES: Final = 256 << 10
@@ -34,8 +35,10 @@ def load_epochs(
     *,
     verify: bool = True,
     may_be_behind: bool = True,
+    known: Known | None = None,
 ) -> EpochCache:
-    """The checkpoint, corrected by the batches that it may lack: those from `checked_from` on, or all.
+    """The checkpoint, corrected by the batches that it may lack: those from `checked_from` on, or all. With `known`, a
+    log that has lost its first segments is reported.
 
     `verify`: the file may have changed since it was written. `may_be_behind`: a power cut may have lost what was
     written to it before the newest batch. If that is excluded, a single batch with a newer epoch is damaged. Raises
@@ -52,6 +55,8 @@ def load_epochs(
     if cache is not None and verify and checked_from > log_start_offset and reading.contradict(cache, checked_from):
         note(f"{path} contradicts the batches; epochs are read from these.")
         cache = None
+    if cache is not None and known is not None:
+        look_at_first_epoch(found, directory, segments, cache, known)
     if cache is None:
         cache, checked_from = EpochCache(), 0
         cache.dirty = bool(segments)

@@ -94,7 +94,7 @@ def load(
         loaded.recovery_point = min(recovery_point, end) if loaded.killed and not write_again else end
         # Epochs are written with the first append of each. A power cut may lose the epoch and leave the batch.
         trusted_to = recovery_point if power_cut else end
-        loaded.epochs = _load_epochs(files, directory, loaded, start, end, trusted_to, note, clean=clean, left=left)
+        loaded.epochs = _load_epochs(files, directory, loaded, start, end, trusted_to, note, known, clean=clean)
         _load_producers(files, directory, names, loaded, trusted_to, wall.at(now), note)
         found.sync_repairs()
         if loaded.killed:
@@ -128,11 +128,11 @@ def _load_epochs(
     end: int,
     trusted_to: int,
     note: Note,
+    known: Known,
     *,
     clean: bool,
-    left: Left | None,
 ) -> EpochCache:
-    as_left = left if clean else None
+    as_left = known.left if clean else None
     verify = as_left is None or checksum_of(files, f"{directory}/{LEADER_EPOCH_FILE}") != as_left.epochs
     epochs = load_epochs(
         files,
@@ -145,6 +145,7 @@ def _load_epochs(
         loaded.found,
         verify=verify,
         may_be_behind=trusted_to < end,
+        known=known if as_left is None else None,
     )
     if as_left is not None and verify:
         missing.look_at_newest_epoch(loaded.found, directory, epochs, end, as_left)

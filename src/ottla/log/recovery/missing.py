@@ -5,7 +5,8 @@ committed. The last clean stop recorded how it left the log. And segments join: 
 segment, and a segment begins where the one before it ended.
 
 Retention and DeleteRecords move the start of a log before a checkpoint records it. So after a kill a missing head is
-only noticed if nothing may move the start: in a compacted log without retention.
+noticed by the leader epochs, which retention cuts before it deletes a segment; and in a compacted log without
+retention, because nothing moves its start.
 """
 
 from __future__ import annotations
@@ -62,6 +63,18 @@ def look_at_ends(
 def _report_head(found: Found, directory: str, start: int, first: int) -> None:
     sentence = f"{directory}: begins at offset {first}, but it should begin at {start}: segments are missing."
     found.add(What.HEAD, sentence, first=start, end=first)
+
+
+def look_at_first_epoch(
+    found: Found, directory: str, segments: list[Segment], epochs: EpochCache, known: Known
+) -> None:
+    """Report the loss of segments before the first one: their leader epochs are still in the checkpoint."""
+    earliest, is_reported = epochs.earliest, any(each.what is What.HEAD for each in found.findings)
+    if earliest is None or not segments or is_reported:
+        return
+    first = segments[0].base_offset
+    if first > max(known.start or 0, earliest[1]):
+        _report_head(found, directory, max(known.start or 0, earliest[1]), first)
 
 
 def look_for_gaps(found: Found, segments: list[Segment]) -> None:
