@@ -120,6 +120,8 @@ def decode_batches(octets: bytes) -> list[ReadBatch]:
         end = at + 12 + int.from_bytes(octets[at + 8 : at + 12], "big", signed=True)
         if end > len(octets):
             break
+        if end < at + 61:
+            raise CorruptError(f"a batch of {end - at} bytes is shorter than its header")
         batches.append(_decode_batch(octets[at:end]))
         at = end
     return batches

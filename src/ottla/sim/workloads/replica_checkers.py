@@ -446,7 +446,7 @@ class ReplicaChecker:
         for node in nodes:
             if node.node_id in self.liars:
                 for index in self._places.get(node.node_id, NONE):
-                    copy, partition = self.copies[node.node_id, index], node.replicas.get(self._topic_id, index)
+                    copy, partition = self.copies[node.node_id, index], node.replicas.get(self.topic, index)
                     if partition is not None:
                         copy.cuts = -1
                         self._read(node.node_id, index, partition, copy, may_have_gaps=True)
