@@ -104,7 +104,7 @@ def test_why_members_get_nothing() -> None:
     idle = Group("g", "share", "Stable", (Member("m", "ada", "/h"),))
     assert "No member has a partition" in why_nothing(idle, None, 5)
     assert "Every record is done: members" in why_nothing(group, None, 0)
-    assert "or a dead letter: 7 dead letters, not sent back." in why_nothing(group, None, 0, 7)
+    assert "or became a dead letter: members" in why_nothing(group, None, 0, 7)
     by = Pause(1, "the breaker: more than 3 dead letters")
     assert by_in_words(by) == "its circuit breaker (more than 3 dead letters)"
     assert by_in_words(Pause(1, "an admin")) == "an admin"
@@ -204,7 +204,7 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
         ]
         assert {each["value"] for each in view["letters"]} == {"0", "1", "2"}
         assert "dlq.mail" in visitor.get("/dead-letters", name="mail")
-        assert visitor.json("/share-group", name="mail")["dead_letters"] == 3
+        assert visitor.json("/share-group/part/letters", name="mail")["waiting"] == 3
         form = {"reason": "rejected", "topic": "", "most": "2"}
         shown = visitor.post("/dead-letters/redrive", {"step": "preview", **form}, {"name": "mail"})
         assert "Sends 2 records back: 2 to tasks." in shown.text
@@ -213,7 +213,7 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
         assert "reader of Ottla" in visitor.get("/groups", q="ottla-redrive.mail")
         assert (done.status_code, done.headers["location"]) == (303, "/dead-letters?name=mail")
         view = visitor.json("/dead-letters", name="mail")
-        assert visitor.json("/share-group", name="mail")["dead_letters"] == 1
+        assert visitor.json("/share-group/part/letters", name="mail")["waiting"] == 1
         assert (view["waiting"], sum(each["is_back"] for each in view["letters"])) == (1, 2)
         assert visitor.json("/topic", name="tasks")["records"] == 12
         refused = visitor.post("/dead-letters/redrive", {"step": "preview", "most": "9999"}, {"name": "mail"})

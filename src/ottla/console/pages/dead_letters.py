@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -16,7 +17,6 @@ from ottla.client.dead_letters import (
     records_of,
     run,
 )
-from ottla.client.errors import ClientError
 from ottla.client.share_groups import PAUSED
 from ottla.console import letters
 from ottla.console.letters import (
@@ -35,9 +35,6 @@ from ottla.console.reading import configs
 from ottla.doctor.words import count
 from ottla.escaping import visible
 from ottla.protocol.config_resources import ConfigResourceType
-
-SHARED_S: Final = 5.0
-"""Seconds for which the number of dead letters is used again."""
 
 
 def topic_of_letters(context: Context) -> tuple[str, str]:
@@ -89,15 +86,11 @@ def newest(context: Context, group: str, topic: str, redrive: Redrive) -> list[L
     ]
 
 
-def waiting_of(context: Context, group: str) -> int | None:
-    """How many dead letters of a share group were not sent back, as its page of dead letters counts them; None if that
-    is unknown, such as without a dead-letter topic. The pages of one login read it every few seconds at most."""
-    try:
-        return context.session.shared.views.at(("dead letters", group)).get(
-            SHARED_S, lambda: load(context).waiting, context.lease.limits.left_s()
-        )
-    except (ClientError, InputError):
-        return None
+def waiting_of(context: Context) -> int | None:
+    """How many dead letters of the group that the address names were not sent back; None without a dead-letter topic."""
+    with suppress(InputError):
+        return load(context).waiting
+    return None
 
 
 def row_of(letter: Letter, *, is_back: bool) -> LetterRow:

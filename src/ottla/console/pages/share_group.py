@@ -25,7 +25,6 @@ from ottla.console.pages.group import MemberRow, member_row
 from ottla.console.reading import Config
 from ottla.doctor.checks.shares import BREAKER
 from ottla.doctor.snapshot import SHARE, Group
-from ottla.doctor.words import count
 from ottla.escaping import visible
 from ottla.protocol.config_resources import ConfigResourceType
 
@@ -95,8 +94,7 @@ class SharePartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupView(View):
-    """The share group, a page of its partitions, and its members. `why` says why nothing is delivered.
-    `dead_letters` counts those that were not sent back."""
+    """The share group, a page of its partitions, and its members. `why` says why nothing is delivered."""
 
     name: str
     state: str
@@ -109,7 +107,6 @@ class ShareGroupView(View):
     held: int | None
     archiving: int | None
     waiting: int | None
-    dead_letters: int | None
     paged: Paged
     partitions: tuple[SharePartitionRow, ...]
     members: tuple[MemberRow, ...]
@@ -127,13 +124,12 @@ def load(context: Context) -> ShareGroupView:
     where, shown = paged(rows, context.number("page", 1))
     lag, held, archiving = (total(getattr(row, name) for row in rows) for name in ("lag", "held", "archiving"))
     members = sorted(group.members, key=lambda each: (each.client_id, each.id))
-    letters = dead_letters.waiting_of(context, group.name)
     return ShareGroupView(
         title=f"Share group {visible(group.name)}",
         command=context.command("share-groups", "describe", group.name),
         name=group.name,
         state=group.state,
-        why=why_nothing(group, pause, lag, letters),
+        why=why_nothing(group, pause, lag, total(row.letters for row in rows)),
         is_paused=pause is not None,
         is_paused_by_breaker=is_by_breaker(pause),
         paused_since_ms=None if pause is None else pause.since_ms,
@@ -142,7 +138,6 @@ def load(context: Context) -> ShareGroupView:
         held=held,
         archiving=archiving,
         waiting=None if lag is None or held is None or archiving is None else max(0, lag - held - archiving),
-        dead_letters=letters,
         paged=where,
         partitions=tuple(shown),
         members=tuple(member_row(each) for each in members[:RUNS_MAX]),
@@ -191,7 +186,7 @@ def by_in_words(pause: Pause) -> str | None:
 
 
 def why_nothing(group: Group, pause: Pause | None, lag: int | None, letters: int | None = None) -> str:
-    """Why the group's members get no records; "" if they may get some. `letters`: dead letters, not sent back."""
+    """Why the group's members get no records; "" if they may get some. `letters`: records that became dead letters."""
     if is_by_breaker(pause):
         return (
             "Too many of its records failed within a minute, so the group has paused itself: its members get no "
@@ -205,9 +200,30 @@ def why_nothing(group: Group, pause: Pause | None, lag: int | None, letters: int
         return "No member has a partition: the topics may be missing, or the assignment is not done."
     if lag != 0:
         return ""
-    if letters:
-        return f"Every record is done or a dead letter: {count(letters, 'dead letter')}, not sent back."
-    return "Every record is done: members wait for new ones." if group.members else "Every record is done."
+    done = "Every record is done, or became a dead letter" if letters else "Every record is done"
+    return f"{done}: members wait for new ones." if group.members else f"{done}."
+
+
+# ---- dead letters --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingLetters(View):
+    """How many dead letters of the group were not sent back; None without a dead-letter topic."""
+
+    name: str
+    waiting: int | None
+
+
+def load_letters(context: Context) -> WaitingLetters:
+    """The dead letters of the group that the address names, as their own page counts them."""
+    name = context.need("name")
+    return WaitingLetters(
+        title="Dead letters",
+        command=context.command("share-groups", "redrive", name),
+        name=name,
+        waiting=dead_letters.waiting_of(context),
+    )
 
 
 # ---- records in flight ---------------------------------------------------------------------------------------------
@@ -323,6 +339,7 @@ PAGE: Final = Page(
     load=load,
     refresh_s=2,
     parts=(
+        Part("letters", "Dead letters", load_letters, refresh_s=5, is_first=True),
         Part("runs", "Records in flight", load_runs, refresh_s=2, is_first=True),
         Part("configs", "Configs", load_configs, refresh_s=30),
     ),
