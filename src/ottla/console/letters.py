@@ -22,7 +22,7 @@ CIRCLES: Final = 3
 """A record that was sent back this often keeps failing."""
 ANY: Final = "any"
 READERS: Final = "Every reader of these topics gets them again."
-"""What the page and the preview say of records that go back."""
+"""A sentence of the page and of the preview about records that go back."""
 
 
 @dataclass(frozen=True, slots=True)

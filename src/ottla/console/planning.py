@@ -165,7 +165,7 @@ def joined(nodes: Sequence[int]) -> str:
 
 
 def sentences_of(plan: Planned, throttle: int | None) -> list[str]:
-    """What a plan moves, and how fast."""
+    """The moves of a plan, and their speed."""
     found: list[str] = []
     if plan.copies:
         limit = "as fast as they can" if throttle is None else f"at most {size(throttle)} a second each"
@@ -181,7 +181,7 @@ def sentences_of(plan: Planned, throttle: int | None) -> list[str]:
 
 
 def begun(plan: Planned, throttle: int | None) -> str:
-    """What to say after a plan was started."""
+    """The sentence after the start of a plan."""
     finish = "" if throttle is None else " When they have ended, finish them here: that removes the throttle."
     copies = f"Moving replicas of {count(len(plan.copies), 'partition')}, {size(plan.bytes)} in all; see Moves."
     return copies + finish if plan.copies else f"Changed the order of {count(len(plan.reorders), 'partition')}."

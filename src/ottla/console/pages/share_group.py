@@ -178,7 +178,7 @@ def is_by_breaker(pause: Pause | None) -> bool:
 
 
 def by_in_words(pause: Pause) -> str | None:
-    """What has paused the group: its circuit breaker with the reason, or a client."""
+    """The cause of the pause: the circuit breaker with the reason, or a client."""
     if not is_by_breaker(pause) or pause.by is None:
         return pause.by
     why = pause.by.removeprefix(BREAKER).removeprefix(": ")
