@@ -147,6 +147,7 @@ def reads() -> Iterator[Asked]:
         configs = on_group(OP.DESCRIBE_CONFIGS, name)
         yield Asked("/share-group/part/configs", (configs,), {"name": name})
         yield Asked("/dead-letters", (configs, on_topic(OP.DESCRIBE, "dlq.gravestones")), {"name": name})
+        yield Asked("/share-group/part/letters", (configs, on_topic(OP.DESCRIBE, "dlq.gravestones")), {"name": name})
     for path in ("/kmq-queue", "/kmq-dead-letters"):
         yield Asked(path, (on_topic(OP.DESCRIBE, "payroll"),), {"name": "payroll"})
     yield Asked("/pipeline", (on_topic(OP.READ, REPORTS),), {"name": "nightshift"})

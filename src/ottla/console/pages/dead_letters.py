@@ -87,7 +87,7 @@ def newest(context: Context, group: str, topic: str, redrive: Redrive) -> list[L
 
 
 def waiting_of(context: Context) -> int | None:
-    """How many dead letters of the group that the address names were not sent back; None without a dead-letter topic."""
+    """How many dead letters of the group that the address names were not sent back; None without a topic for them."""
     with suppress(InputError):
         return load(context).waiting
     return None
