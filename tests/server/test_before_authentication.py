@@ -72,8 +72,9 @@ def test_recorded_tokens_are_worth_nothing(guarded: tuple[NodeProcess, Path]) ->
         sock.sendall(b"".join(struct.pack(">i", len(token)) + token for token in tokens))
         sock.sendall(framed(MetadataRequest(None), 9))
         answers = b""
-        while part := sock.recv(1 << 16):
-            answers += part
+        with contextlib.suppress(ConnectionResetError):  # the node closes before it has read all of it
+            while part := sock.recv(1 << 16):
+                answers += part
     assert b"s=c2FsdA==" in answers, "the handshake itself was fine"
     assert SECRET.encode() not in answers
 
