@@ -264,13 +264,38 @@ def carry_out(faults: Faults, plan: list[Fault]) -> None:
     faults.heal()
 
 
-def plans(seed: int, minutes: float, *, zookeeper: bool) -> Iterator[list[Fault]]:
-    """A round's faults, again and again until so many minutes have passed; once at least."""
+def plans(
+    seed: int, minutes: float, faults: int = FAULTS, *, zookeeper: bool, disks: bool = False
+) -> Iterator[list[Fault]]:
+    """So many faults for each round, until so many minutes have passed; once at least. `disks`: the disk of a node may
+    be spoiled."""
     until = time.monotonic() + 60 * minutes
     for number in count(1):
-        yield planned(random.Random(f"{seed}-{number}"), FAULTS, zookeeper=zookeeper)
+        yield planned(random.Random(f"{seed}-{number}"), faults, zookeeper=zookeeper, disks=disks)
         if time.monotonic() > until:
             return
+
+
+def play(
+    faults: Faults,
+    rounds: Iterable[list[Fault]],
+    directory: str,
+    one: Callable[[int, list[Fault]], tuple[list[str], str]],
+    say: Callable[[str], object],
+) -> list[str]:
+    """Play a round with each of these plans, until one fails; what failed in the last one. `one` plays the round of
+    this number, and returns what failed and what it did."""
+    failures: list[str] = []
+    for number, plan in enumerate(rounds, 1):
+        new_topics(faults.cluster)
+        found, told = one(number, plan)
+        failures += [*found, *faults.failures, *errors_logged(directory)]
+        say(f"round {number}: {told}")
+        if failures:
+            failures.append(f"round {number} had the plan: {'; '.join(map(str, plan))}")
+            break
+    say("; ".join(f"{kind} {times} times" for kind, times in sorted(faults.done.items())))
+    return failures
 
 
 def run(
@@ -283,19 +308,15 @@ def run(
     say: Callable[[str], object] = print,
 ) -> list[str]:
     """A round with each of these plans; what failed in the last one."""
-    failures: list[str] = []
     settings = {**SETTINGS, "ottla.durability": durability}
     with Faults(random.Random(seed), directory, settings, zookeeper=zookeeper) as faults:
-        for number, plan in enumerate(rounds, 1):
-            new_topics(faults.cluster)
+
+        def one(number: int, plan: list[Fault]) -> tuple[list[str], str]:
             current = Round(faults.cluster, seed + number)
-            failures += [*current.run(partial(carry_out, faults, plan)), *faults.failures, *errors_logged(directory)]
-            say(f"round {number}: {current.told()}")
-            if failures:
-                failures.append(f"round {number} had the plan: {'; '.join(map(str, plan))}")
-                break
-        say("; ".join(f"{kind} {times} times" for kind, times in sorted(faults.done.items())))
-    return failures
+            failures = current.run(partial(carry_out, faults, plan))
+            return failures, current.told()
+
+        return play(faults, rounds, directory, one, say)
 
 
 def report(failures: list[str], directory: str, proven: str, *, keep: bool) -> int:

@@ -18,9 +18,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,8 @@ from confluent_kafka import KafkaException
 
 from ottla.cli.main import main as ottla
 from ottla.client import ClientError
-from tools.cluster_faults import NODES, Fault, Faults, planned
-from tools.crash_cluster import LOG, SETTINGS, SETTLE_S, errors_logged, new_topics, report
+from tools.cluster_faults import NODES, Fault, Faults
+from tools.crash_cluster import LOG, SETTINGS, SETTLE_S, plans, play, report
 from tools.crash_transactions import PARTITIONS
 from tools.history import History, Place, Record, check
 from tools.recorded_clients import Sender, read_log
@@ -113,15 +112,6 @@ def damage(directory: Path) -> list[str]:
     return out.getvalue().splitlines() if code else []
 
 
-def plans(seed: int, minutes: float, *, zookeeper: bool) -> Iterator[list[Fault]]:
-    """The faults of each round, until so many minutes have passed; once at least."""
-    until = time.monotonic() + 60 * minutes
-    for number in count(1):
-        yield planned(random.Random(f"{seed}-{number}"), FAULTS, zookeeper=zookeeper, disks=True)
-        if time.monotonic() > until:
-            return
-
-
 def run(
     rounds: Iterable[list[Fault]],
     seed: int,
@@ -131,26 +121,21 @@ def run(
     say: Callable[[str], object] = print,
 ) -> list[str]:
     """A round with each of these plans; what failed in the last one."""
-    failures: list[str] = []
     with (
         tempfile.TemporaryDirectory() as copies,
         Faults(random.Random(seed), directory, SPOILED, zookeeper=zookeeper) as faults,
     ):
-        for number, plan in enumerate(rounds, 1):
-            new_topics(faults.cluster)
+
+        def one(number: int, plan: list[Fault]) -> tuple[list[str], str]:
             rng = random.Random(f"{seed}-{number}-disk")
             node = rng.choice(NODES)
             disk = faults.spoiled = SpoiledDisk(
                 node, Path(faults.cluster.directory, str(node)), Path(copies, str(number)), rng
             )
             acknowledged, found = carry_out(faults, plan, seed + number)
-            failures += [*found, *faults.failures, *errors_logged(directory)]
-            say(f"round {number}: {acknowledged} records acknowledged; node {node}: {'; '.join(disk.strikes)}")
-            if failures:
-                failures.append(f"round {number} had the plan: {'; '.join(map(str, plan))}")
-                break
-        say("; ".join(f"{kind} {times} times" for kind, times in sorted(faults.done.items())))
-    return failures
+            return found, f"{acknowledged} records acknowledged; node {node}: {'; '.join(disk.strikes)}"
+
+        return play(faults, rounds, directory, one, say)
 
 
 def main() -> int:
@@ -162,7 +147,7 @@ def main() -> int:
     given = parser.parse_args()
     directory = given.directory or tempfile.mkdtemp(prefix="ottla-spoil-")
     zookeeper = given.metadata == "zookeeper"
-    rounds = plans(given.seed, given.minutes, zookeeper=zookeeper)
+    rounds = plans(given.seed, given.minutes, FAULTS, zookeeper=zookeeper, disks=True)
     failures = run(rounds, given.seed, directory, zookeeper=zookeeper)
     proven = "nothing acknowledged was lost, and every replica is whole"
     return report(failures, directory, proven, keep=given.directory is not None)
