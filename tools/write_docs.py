@@ -26,26 +26,31 @@ CONFIGURATION = """\
 
 <!-- Written by tools/write_docs.py; do not edit. -->
 
-Settings have the names, types, defaults and legal values of Apache Kafka 4.3. A node takes them from a properties file
-(`ottla serve --config server.properties`) and from `--set name=value`; what may change while it runs can be altered
-with `ottla configs alter`, and topics' and groups' configs with `ottla topics alter` and `ottla configs alter group`.
-An unknown name or an illegal value is refused with a sentence.
+Settings have the names, types, defaults and legal values of Apache Kafka 4.3. A node reads its settings from a
+properties file (`ottla serve --config server.properties`) and from `--set name=value`. If the column "may change" has
+an entry, you can alter the setting of a running node with `ottla configs alter`. Configs of topics and groups change
+with `ottla topics alter` and `ottla configs alter group`. A node refuses an unknown name or an illegal value with a
+message.
 
-A `server.properties` written for Kafka starts a node. A line at the start names the settings that have no effect. The
-controller's listeners of a file of Kafka 4 are among them. A listener without a host is opened on loopback only, unless
+A `server.properties` written for Kafka starts a node. A log line at the start names the settings without effect, such
+as the controller's listeners in a file of Kafka 4. A listener without a host is opened on loopback only, unless
 `ottla.allow.public.plaintext` is true.
 
-**A setting that promises a protection that a node does not give stops the start**, with exit code 2 and a sentence.
-[Security](security.md) says which protection is served. Settings that are not: other authorizers than Kafka's own,
-`super.users` and `allow.everyone.if.no.acl.found=false` without an authorizer, `principal.builder.class`,
-other mechanisms than the nodes' own in `sasl.mechanism.inter.broker.protocol`, `delegation.token.*`, Kerberos and JAAS
-in `sasl.*`, the other `ssl.*`, and all of them behind `listener.name.NAME.`. Policies and quota callbacks
-(`*.policy.class.name`, `client.quota.callback.class`) stop the start too, as a node can't load Java classes. Kafka's
-defaults pass. No client can set one of them at run time. If an older version stored one, a warning at each start says
-how to remove it.
+**A node does not start with a setting whose protection it cannot give.** It ends with exit code 2 and a message.
+[Security](security.md) says which protection is served. These settings stop the start, also behind
+`listener.name.NAME.`, unless they have Kafka's defaults:
 
-Different from Kafka's defaults: a node listens on loopback only, and internal topics have one replica. The table says
-where else a default is different.
+- other authorizers than Kafka's own, and `principal.builder.class`
+- `super.users` and `allow.everyone.if.no.acl.found=false` without an authorizer
+- other mechanisms than the nodes' own in `sasl.mechanism.inter.broker.protocol`
+- `delegation.token.*`, Kerberos and JAAS in `sasl.*`, and the `ssl.*` that the table lacks
+- policies and quota callbacks (`*.policy.class.name`, `client.quota.callback.class`), because no Java class is loaded
+
+No client can set one of them at run time. If an older version stored one, a warning at each start says how to remove
+it.
+
+Some defaults differ from Kafka's: a node listens on loopback only, and internal topics have one replica. The table
+names the others.
 """
 
 COMMANDS = """\

@@ -40,11 +40,11 @@ _ROWS: Final = (
     # ---- identity and listeners ------------------------------------------------------------------------------------
     _key("node.id", _INT, 1, "Number of the node in its cluster.", low=0),
     _key("broker.id", _INT, -1, "Older name of node.id. The node keeps both equal."),
-    _key("broker.rack", _STRING, None, "Rack of the node. Clients see it, and topics are spread over racks."),
+    _key("broker.rack", _STRING, None, "Rack of the node. Clients see it, and replicas are distributed over racks."),
     _key("listeners", _LIST, ("PLAINTEXT://127.0.0.1:9092",),
          "Addresses to listen on, as NAME://HOST:PORT. listener.security.protocol.map has the protocol of each name."),
     _key("advertised.listeners", _LIST, None,
-         "Addresses that clients are given, as NAME://HOST:PORT, one for each listener. If not set: those of "
+         "Addresses that the node gives to clients, as NAME://HOST:PORT, one for each listener. If not set: those of "
          "listeners."),
     _key("listener.security.protocol.map", _STRING,
          "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
@@ -71,7 +71,7 @@ _ROWS: Final = (
          "Time after which a client that authenticated by SASL has to do so again, in milliseconds; 0 for never.",
          low=0),
     _key("connection.failed.authentication.delay.ms", _INT, 100,
-         "Time that a client waits for the answer that it has failed to authenticate, in milliseconds.", low=0),
+         "Delay of the answer to a failed login, in milliseconds.", low=0),
     _key("max.connections", _INT, INT_MAX,
          "Number of connections that the node keeps open at the same time.", low=1, update=_DYNAMIC),
     _key("max.connections.per.ip", _INT, INT_MAX,
@@ -118,13 +118,13 @@ _ROWS: Final = (
          "Default of the topic config cleanup.policy.", choices=("compact", "delete"), update=_DYNAMIC),
     _key("log.retention.ms", _LONG, None,
          "Default of the topic config retention.ms, in milliseconds; -1 sets no limit. If not set, "
-         "log.retention.minutes counts.", update=_DYNAMIC, fallbacks=("log.retention.minutes", "log.retention.hours")),
+         "log.retention.minutes is used.", update=_DYNAMIC, fallbacks=("log.retention.minutes", "log.retention.hours")),
     _key("log.retention.minutes", _INT, None,
-         "Default of the topic config retention.ms, in minutes; -1 sets no limit. If not set, log.retention.hours "
-         "counts."),
+         "Default of the topic config retention.ms, in minutes; -1 sets no limit. If not set, log.retention.hours is "
+         "used."),
     _key("log.retention.hours", _INT, 168,
-         "Default of the topic config retention.ms, in hours; -1 sets no limit. Counts if neither log.retention.ms "
-         "nor log.retention.minutes is set."),
+         "Default of the topic config retention.ms, in hours; -1 sets no limit. Used if neither log.retention.ms nor "
+         "log.retention.minutes is set."),
     _key("log.retention.bytes", _LONG, -1,
          "Default of the topic config retention.bytes, the size limit of a partition, in bytes; -1 sets no limit.",
          update=_DYNAMIC),
@@ -135,15 +135,15 @@ _ROWS: Final = (
     _key("log.segment.delete.delay.ms", _LONG, 60_000,
          "Default of the topic config file.delete.delay.ms, in milliseconds.", low=0, update=_DYNAMIC),
     _key("log.roll.ms", _LONG, None,
-         "Default of the topic config segment.ms, in milliseconds. If not set, log.roll.hours counts.",
+         "Default of the topic config segment.ms, in milliseconds. If not set, log.roll.hours is used.",
          update=_DYNAMIC, fallbacks=("log.roll.hours",)),
     _key("log.roll.hours", _INT, 168,
-         "Default of the topic config segment.ms, in hours. Counts if log.roll.ms is not set.", low=1),
+         "Default of the topic config segment.ms, in hours. Used if log.roll.ms is not set.", low=1),
     _key("log.roll.jitter.ms", _LONG, None,
-         "Default of the topic config segment.jitter.ms, in milliseconds. If not set, log.roll.jitter.hours counts.",
+         "Default of the topic config segment.jitter.ms, in milliseconds. If not set, log.roll.jitter.hours is used.",
          update=_DYNAMIC, fallbacks=("log.roll.jitter.hours",)),
     _key("log.roll.jitter.hours", _INT, 0,
-         "Default of the topic config segment.jitter.ms, in hours. Counts if log.roll.jitter.ms is not set.", low=0),
+         "Default of the topic config segment.jitter.ms, in hours. Used if log.roll.jitter.ms is not set.", low=0),
     _key("log.index.interval.bytes", _INT, 4096,
          "Default of the topic config index.interval.bytes, in bytes.", low=0, update=_DYNAMIC),
     _key("log.index.size.max.bytes", _INT, 10_485_760,
@@ -153,11 +153,11 @@ _ROWS: Final = (
          "Default of the topic config flush.messages, the number of records after which a log is flushed.",
          low=1, update=_DYNAMIC),
     _key("log.flush.interval.ms", _LONG, None,
-         "Default of the topic config flush.ms, in milliseconds. If not set, log.flush.scheduler.interval.ms counts.",
+         "Default of the topic config flush.ms, in milliseconds. If not set, log.flush.scheduler.interval.ms is used.",
          update=_DYNAMIC, fallbacks=("log.flush.scheduler.interval.ms",)),
     _key("log.flush.scheduler.interval.ms", _LONG, LONG_MAX,
-         "Default of the topic config flush.ms, in milliseconds. Counts if log.flush.interval.ms is not set. A log is"
-         " flushed when it is due."),
+         "Default of the topic config flush.ms, in milliseconds. Used if log.flush.interval.ms is not set. Each log is "
+         "flushed when its own time has passed."),
     _key("log.flush.offset.checkpoint.interval.ms", _INT, 60_000,
          "Time between two writes of recovery-point-offset-checkpoint, in milliseconds. With ottla.durability=fsync "
          "the file is also written every replica.high.watermark.checkpoint.interval.ms.", low=0),
@@ -222,9 +222,10 @@ _ROWS: Final = (
     _inert("transaction.state.log.load.buffer.size", _INT, 5_242_880,
          "No effect: coordinators read their logs in pieces of a fixed size.", low=1),
     _key("add.partitions.to.txn.retry.backoff.ms", _INT, 20,
-         "Time after which a partition asks the transaction coordinator again, in milliseconds.", low=1),
+         "Time between two attempts to verify a transaction with its coordinator, in milliseconds.", low=1),
     _key("add.partitions.to.txn.retry.backoff.max.ms", _INT, 100,
-         "Time for which a partition repeats its question to the transaction coordinator, in milliseconds.", low=0),
+         "Time for which a partition retries a failed verification of a transaction with its coordinator, in "
+         "milliseconds.", low=0),
     # ---- consumer groups -------------------------------------------------------------------------------------------
     _inert("group.coordinator.rebalance.protocols", _LIST, ("classic", "consumer", "share"),
          "No effect: the features group.version and share.version decide which protocols are served. Streams groups "
@@ -281,8 +282,8 @@ _ROWS: Final = (
          "Time after which a regular expression is matched again although no topic was created, in milliseconds.",
          low=10_000),
     _key("group.consumer.migration.policy", _STRING, "bidirectional",
-         "Which groups change their protocol with their members: bidirectional, upgrade (classic to consumer), "
-         "downgrade (consumer to classic) or disabled."),
+         "Whether a group changes its protocol when members of the other protocol join: bidirectional, upgrade "
+         "(classic to consumer), downgrade (consumer to classic) or disabled."),
     # ---- share groups ----------------------------------------------------------------------------------------------
     _key("errors.deadletterqueue.auto.create.topics.enable", _BOOLEAN, False,
          "Whether the dead-letter topic of a share group is created when the first dead letter is written.",
@@ -365,8 +366,8 @@ _ROWS: Final = (
     _key("replica.high.watermark.checkpoint.interval.ms", _LONG, 5000,
          "Time between two writes of replication-offset-checkpoint, in milliseconds."),
     _key("replica.selector.class", _STRING, None,
-         "Which replica a consumer reads from: RackAwareReplicaSelector prefers one in the consumer's rack, "
-         "LeaderSelector names the leader. If not set: the leader.",
+         "Replica that consumers read from: RackAwareReplicaSelector prefers one in the consumer's rack, "
+         "LeaderSelector always uses the leader. If not set: the leader.",
          choices=(RACK_AWARE_SELECTOR, "org.apache.kafka.common.replica.LeaderSelector")),
     _key("leader.replication.throttled.rate", _LONG, LONG_MAX,
          "Rate at which the node sends to the replicas in leader.replication.throttled.replicas, in bytes per second.",
@@ -385,7 +386,7 @@ _ROWS: Final = (
     _key("controlled.shutdown.enable", _BOOLEAN, True,
          "Whether a node waits, when it is stopped, until other nodes lead what it led."),
     _key("broker.session.timeout.ms", _INT, 9000,
-         "Time without a sign of life after which the other nodes take a node for dead, in milliseconds."),
+         "Time without a heartbeat after which the other nodes consider a node dead, in milliseconds."),
     _inert("broker.heartbeat.interval.ms", _INT, 2000,
          "No effect: a node renews its lease every 500 ms, or nine times in the session that ZooKeeper grants."),
     # ---- quotas ----------------------------------------------------------------------------------------------------
@@ -404,13 +405,13 @@ _ROWS: Final = (
          "The principals that may do everything whatever the ACLs say, separated by semicolons, for example "
          "User:admin. Needs authorizer.class.name."),
     _key("allow.everyone.if.no.acl.found", _BOOLEAN, False,
-         "Whether every client may use a resource that no ACL matches. false without authorizer.class.name stops the "
-         "start if it is set."),
+         "Whether every client may use a resource that no ACL matches. The node does not start if you set it to false "
+         "without authorizer.class.name."),
     _key("sasl.enabled.mechanisms", _LIST, ("SCRAM-SHA-512", "SCRAM-SHA-256"),
-         "The SASL mechanisms that clients of listeners with SASL can choose from. Others than these, PLAIN, which "
-         "sends the password itself, and OAUTHBEARER stop the start.", choices=MECHANISMS),
+         "The SASL mechanisms that clients of listeners with SASL can choose from. PLAIN, which sends the password "
+         "itself, and OAUTHBEARER are also allowed; any other name stops the start.", choices=MECHANISMS),
     _key("sasl.oauthbearer.jwks.endpoint.url", _STRING, None,
-         "Where the public keys are that check OAUTHBEARER tokens: an https:// or file:// URL of a JSON Web Key Set."),
+         "URL of the JSON Web Key Set that checks OAUTHBEARER tokens: https:// or file://."),
     _key("sasl.oauthbearer.jwks.endpoint.refresh.ms", _LONG, 3_600_000,
          "Time after which the node fetches the keys again, in milliseconds.", low=1_000),
     _key("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", _LONG, 100,
@@ -428,8 +429,8 @@ _ROWS: Final = (
     _key("sasl.oauthbearer.clock.skew.seconds", _INT, 30,
          "Time by which the clocks of the node and of the issuer of tokens may differ, in seconds.", low=0, high=3600),
     _key("ottla.sasl.oauthbearer.ca.location", _STRING, None,
-         "PEM file with the authorities that sasl.oauthbearer.jwks.endpoint.url is checked by. If not set: those of "
-         "the system."),
+         "PEM file with the authorities that may have issued the certificate of sasl.oauthbearer.jwks.endpoint.url. If "
+         "not set: those of the system."),
     _key("sasl.server.max.receive.size", _INT, 524_288,
          "Longest request of a client that has not authenticated yet, in bytes; a longer one closes the connection.",
          low=1),
@@ -441,9 +442,9 @@ _ROWS: Final = (
     _key("ssl.cipher.suites", _LIST, (),
          "The cipher suites of TLS 1.2 that clients can choose from, by OpenSSL's names (default: OpenSSL's choice)."),
     _key("ssl.principal.mapping.rules", _STRING, "DEFAULT",
-         "How the subject of a client's certificate becomes the name of a principal: DEFAULT for the whole subject, or "
-         "RULE:pattern/replacement/ with an L or U for lower or upper case, separated by commas. The first that "
-         "matches decides; if none does, the connection is closed."),
+         "Rules that map the subject of a client's certificate to the name of a principal, separated by commas. "
+         "DEFAULT is the whole subject; RULE:pattern/replacement/ may end with L or U for lower or upper case. The "
+         "first match decides. Without a match, the connection is closed."),
     _key("ssl.keystore.type", _STRING, "PEM", "Format of ssl.keystore.location. Only PEM is served.",
          choices=("PEM", "JKS", "PKCS12")),
     _key("ssl.keystore.location", _STRING, None,
@@ -460,20 +461,21 @@ _ROWS: Final = (
     _key("ssl.truststore.certificates", _PASSWORD, None,
          "The trusted authorities as PEM text, in place of the file."),
     _key("ssl.endpoint.identification.algorithm", _STRING, "https",
-         "Whether a node that connects to another one by TLS checks that its certificate has the name or address by "
-         "which it is registered: https, or empty for no check. The authority is checked in both cases.",
+         "Check of names between nodes: with https, a node checks that another node's certificate has that node's "
+         "registered name or address; if empty, it does not. It checks the authority in both cases.",
          choices=("https", "")),
     _key("ottla.authentication.timeout.ms", _INT, 10_000,
-         "Time that a client has to shake hands by TLS and to authenticate by SASL, in milliseconds.", low=1),
+         "Time limit for a client's TLS handshake and SASL login together, in milliseconds.", low=1),
     _key("ottla.metrics.security.protocol", _STRING, "PLAINTEXT",
          "Protocol of the metrics port: PLAINTEXT for HTTP, SSL for HTTPS with the certificate of ssl.*. Settings "
-         "behind listener.name.metrics. count for this port alone.", choices=("PLAINTEXT", "SSL")),
+         "behind listener.name.metrics. apply to this port only.", choices=("PLAINTEXT", "SSL")),
     _key("ottla.metrics.token.location", _STRING, None,
-         "File with the token that readers of the metrics port have to send, as Authorization: Bearer TOKEN. Its mode "
-         "has to be 0600. It is read again when it changes. If not set: every client that reaches the port can read."),
-    _key("zookeeper.ssl.client.enable", _BOOLEAN, False, "Whether the node talks to ZooKeeper by TLS."),
+         "File of mode 0600 with the token that readers of the metrics port must send, as Authorization: Bearer TOKEN. "
+         "The node reads it again when it changes. If not set: every client that reaches the port can read."),
+    _key("zookeeper.ssl.client.enable", _BOOLEAN, False, "Whether the node connects to ZooKeeper by TLS."),
     _key("zookeeper.ssl.truststore.location", _STRING, None,
-         "PEM file with the authorities that ZooKeeper's certificate is checked by. If not set: those of the system."),
+         "PEM file with the authorities that may have issued ZooKeeper's certificate. If not set: those of "
+         "the system."),
     _inert("zookeeper.ssl.truststore.type", _STRING, "PEM",
          "No effect: zookeeper.ssl.truststore.location is PEM.", choices=("PEM",)),
     _key("zookeeper.ssl.keystore.location", _STRING, None,
@@ -490,10 +492,9 @@ _ROWS: Final = (
          "File with the login for ZooKeeper, as USER:PASSWORD, which all nodes of the cluster share. Its mode has to "
          "be 0600. The password goes to the server, so it needs zookeeper.ssl.client.enable."),
     _key("ottla.audit.events", _LIST, None,
-         "Events that the audit log records: denied for denied operations, changes for allowed operations that change "
-         "topics, configs, users or ACLs, logins for logins and failed ones, allowed for all allowed operations. An "
-         "empty value records nothing. If not set: denied, changes and logins with authorizer.class.name, nothing "
-         "without.",
+         "Events that the audit log records. denied: denied operations. changes: allowed operations that change "
+         "topics, configs, users or ACLs. logins: logins, also failed ones. allowed: all allowed operations. Empty: "
+         "nothing. If not set: denied, changes and logins with authorizer.class.name, nothing without it.",
          choices=("denied", "changes", "logins", "allowed")),
     _key("ottla.audit.location", _STRING, None, "File of the audit log. If not set: audit.log in the data directory."),
     _key("ottla.audit.file.bytes", _LONG, 16_777_216,
@@ -501,7 +502,7 @@ _ROWS: Final = (
     _key("ottla.audit.files", _INT, 10, "Number of files of the audit log that are kept.", low=1, high=1000),
     _key("ottla.audit.records.per.second", _INT, 10,
          "Number of records of each kind that one principal, or one address that fails to log in, may cause per "
-         "second, with bursts of ten seconds. Those left out are counted.", low=1, high=100_000),
+         "second, with bursts of ten seconds. The log counts the records that it leaves out.", low=1, high=100_000),
     _key("ottla.ssl.key.location", _STRING, None,
          "PEM file with the node's private key, if ssl.keystore.location has only the certificate chain."),
     # ---- described for tools that set them, without effect here ----------------------------------------------------
@@ -534,10 +535,10 @@ _ROWS: Final = (
          "Kafka does; fsync once they are on the disk.", choices=("page-cache", "fsync")),
     _key("ottla.allow.public.plaintext", _BOOLEAN, False,
          "Whether a listener that other machines can reach may do without TLS, or without SASL and clients' "
-         "certificates. Nothing protects it then but the network."),
+         "certificates. Only the network protects it then."),
     _key("ottla.cluster.secret", _PASSWORD, None,
-         "Secret of the nodes of a cluster, the same on each. To prove that it is a node, a node needs this and the "
-         "random key in the metadata store, or the key alone if this is not set. It is never sent to another node."),
+         "Secret of a cluster's nodes, the same on each. A node proves its identity by this secret and the random key "
+         "in the metadata store; if not set, by the key alone. It is never sent to another node."),
     _key("ottla.cluster.routes", _LIST, (),
          "Addresses at which this node reaches other nodes, instead of those that they registered, through a tunnel "
          "or a proxy: NODE=HOST:PORT, separated by commas."),

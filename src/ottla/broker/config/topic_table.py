@@ -46,7 +46,8 @@ _TOPIC_ROWS: Final = (
          "Whether share groups may use this topic as their dead-letter topic."),
     _key("file.delete.delay.ms", _LONG, 60_000,
          "Time for which the files of a segment stay on the disk after retention or compaction removed it, in "
-         "milliseconds. The files of a deleted topic go at once.", low=0, fallbacks=("log.segment.delete.delay.ms",)),
+         "milliseconds. The files of a deleted topic are removed at once.",
+         low=0, fallbacks=("log.segment.delete.delay.ms",)),
     _key("flush.messages", _LONG, LONG_MAX,
          "Number of records after which the log is flushed to the disk. The default leaves it to the operating "
          "system.", low=1, fallbacks=("log.flush.interval.messages",)),
@@ -90,7 +91,7 @@ _TOPIC_ROWS: Final = (
          "Number of replicas that must be in sync for a produce request with acks=all. A topic with fewer replicas "
          "needs all of them.", low=1, fallbacks=("min.insync.replicas",)),
     _key("ottla.retention.hold", _BOOLEAN, False,
-         "Whether retention and compaction leave the topic alone. The node sets it on topics whose configs it does "
+         "Whether retention and compaction skip the topic. The node sets it on topics whose configs it does "
          "not know. A change of cleanup.policy, retention.bytes or retention.ms ends it."),
     _inert("preallocate", _BOOLEAN, False,
          "No effect: segment files grow as they are written.", fallbacks=("log.preallocate",)),
@@ -124,8 +125,9 @@ _GROUP_ROWS: Final = (
          "Time between two assignments of a consumer group, in milliseconds, and at least 1 ms per member.",
          low=0, fallbacks=("group.consumer.assignment.interval.ms",)),
     _key("consumer.heartbeat.interval.ms", _INT, 5000,
-         "Time between two heartbeats of a member of a consumer group, in milliseconds. Members with something to do,"
-         " and few members, are asked for more.", low=1, fallbacks=("group.consumer.heartbeat.interval.ms",)),
+         "Time between two heartbeats of a member of a consumer group, in milliseconds. A node asks for more frequent "
+         "heartbeats while few members send them, and while a member's assignment changes.",
+         low=1, fallbacks=("group.consumer.heartbeat.interval.ms",)),
     _key("consumer.session.timeout.ms", _INT, 45_000,
          "Time without a heartbeat after which a member of a consumer group is removed, in milliseconds.",
          low=1, fallbacks=("group.consumer.session.timeout.ms",)),
