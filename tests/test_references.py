@@ -153,6 +153,17 @@ def test_modules_that_are_named_are_there() -> None:
     assert not gone, "no such module"
 
 
+def test_lists_of_modules_are_complete() -> None:
+    """The docstring of a package that lists modules lists all of them, its subpackages too or not."""
+    wrong: dict[str, set[str]] = {}
+    for init in SOURCE.rglob("__init__.py"):
+        listed = set(re.findall(r"^ {4}(\w+\.py) {2}", text_of(init), re.MULTILINE))
+        modules = {path.name for path in init.parent.glob("*.py")} - {"__init__.py"}
+        if listed and (differ := listed ^ modules):
+            wrong[str(init.relative_to(TOP))] = differ
+    assert not wrong, "not the modules of the package"
+
+
 def test_sections_that_are_named_are_there() -> None:
     house = (TOP / "ARCHITECTURE.md").read_text()
     gone = [f"{name}: {match[0]}" for name, text in texts().items() for match in _NOBODY_CAN_READ.finditer(text)]

@@ -35,7 +35,7 @@ is known.
                                       the end of the leadership        ParkedWork.lost, with the error
     a write of a share partition      the share coordinator            ShareWaiter.acknowledged
     HostedShare.wait                  the end of the share partition   ShareWaiter.serve
-    Piece, if it is light             its answer                       the next slice of the work
+    SubRequest, if it is light        its answer                       the next slice of the work
     Sasl.respond                      the derived keys                 Login.derived
 
 A completion carries what it reports, such as an error. The state of the node may be newer when it is delivered: a

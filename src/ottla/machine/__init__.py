@@ -1,7 +1,8 @@
 """Defines the contract between state machines, which decide, and I/O hosts, which act.
 
-A machine is a synchronous function of (state, event, now). A thin host, the server or the simulator, carries out its
-decisions. This package knows neither Kafka nor the disk: it only gives the shape of a state machine.
+A machine is a synchronous function of (state, event, now). The node carries out a shard's decisions; a thin I/O host,
+the server or the simulator, carries out the node's effects. This package knows neither Kafka nor the disk: it only
+defines the shape of a state machine. `timers` keeps deadlines of a machine by key.
 
 Rules that every machine keeps:
 
@@ -156,10 +157,10 @@ class Call(NamedTuple):
 class Shard(Protocol):
     """A machine whose memory is a log partition.
 
-    `decide` never changes durable state: only `apply` does, right after the append or during replay at start. State
-    that no record carries (parked tickets, heartbeats, members of a rebalance in progress) is soft state. `decide` and
-    `expire` may change it, and it is lost with the shard. If an append fails, the shard is discarded and rebuilt by
-    replay, so there is no rollback.
+    Only `apply` and `apply_marker` change durable state, with records that were appended or are replayed; `decide`,
+    `expire` and `loaded` never do. State that no record carries (parked tickets, heartbeats, members of a rebalance in
+    progress) is soft state. Every method may change it, and it is lost with the shard. If an append fails, the shard is
+    discarded and rebuilt by replay, so there is no rollback.
     """
 
     def decide(self, now: Millis, ticket: Ticket, call: Call) -> Decision: ...

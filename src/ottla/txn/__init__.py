@@ -5,6 +5,7 @@
     markers.py      which partitions still lack the marker that ends a transaction, and their leaders' answers
     shard.py        the transaction coordinator's shard over `__transaction_state`
     refusals.py     the answer of each of its APIs to a request that reached no shard
+    settings.py     the configuration of the shard, and its view of the node
 
 Pure: imports `machine` and `protocol` only.
 """

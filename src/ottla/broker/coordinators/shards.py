@@ -9,9 +9,9 @@ A `CoordinatorRequest` is one client request that goes through one shard or seve
 ticket that the shard knows. A shard whose append failed is discarded with all its parked requests (NOT_COORDINATOR). It
 is rebuilt by replay, in slices between other work. While it loads, its clients get COORDINATOR_LOAD_IN_PROGRESS.
 
-A damaged log (replay.py defines the signs) gives no shard, because the lost part might be the latest state of any group
-there. Its clients get NOT_COORDINATOR until the node restarts. The server log names the file and the repair. Sound
-records that make no sense here are skipped, each with a note: some program wrote them that way.
+A damaged log (`ottla.log.replay` defines the signs) gets no shard, because the lost part might be the latest state of
+any group there. Its clients get NOT_COORDINATOR until the node restarts. The server log names the file and the repair.
+Sound records that make no sense here are skipped, each with a note: some program wrote them that way.
 
 Invariants: an answer is sent when the high watermark has reached the log end that its decision saw, under the leader
 epoch that it saw (ARCHITECTURE.md, section 2, rule 7). A step is in `_steps` exactly until its reply is in. A partition
@@ -73,7 +73,7 @@ SKIP_DAMAGED: Final = "ottla.coordinator.skip.damaged"
 """The setting with which an operator gives up unreadable records."""
 
 NO_STEP: Final[Ticket] = 0
-"""The ticket of a call that the node makes by itself, without a waiting request."""
+"""The ticket of a call that the node makes by itself, for no client."""
 
 _COORDINATOR_ERRORS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -370,7 +370,7 @@ class ShardHost:
         self._gone.append(topic.name)
 
     def tell_all(self, now: Millis, call: Call) -> None:
-        """Let every shard decide on a call that the node makes by itself, without a waiting request."""
+        """Let every shard decide on a call that the node makes by itself, for no client."""
         for hosted in list(self._hosted.values()):
             self._tell(now, hosted, call)
 
@@ -612,7 +612,7 @@ class ShardHost:
             self._open(now, hosted.partition)
 
     def lost(self, now: Millis, hosted: Hosted) -> None:
-        """An answer of this shard could not be committed. If its partition is lost too, fail the waiting requests."""
+        """An answer of this shard could not be committed. If its partition is lost too, fail the parked requests."""
         if self._hosted.get(hosted.index) is hosted and not self._leads(hosted.partition):
             self._discard(now, hosted, ErrorCode.NOT_COORDINATOR)
 

@@ -1,10 +1,10 @@
 """Asks the transaction coordinator, before a transaction's first batch in a partition, whether it has that partition.
 
 In the first version of the protocol it asks whether the partitions were added; in the second version it asks to add
-them. The caller holds a guard of each partition and appends with it (`log.producers.Guard`).
+them. The caller holds a guard of each partition and appends with it (`log.producers.VerificationGuard`).
 
     # gives the errors by partition, NONE if it may be appended
-    yield Piece(request, None, Verification(...).begin, is_light=True)
+    yield SubRequest(request, None, Verification(...).begin, is_light=True)
 
 Sources: AddPartitionsToTxnManager.java, ReplicaManager.handleProduceAppend; KIP-890.
 """

@@ -1,4 +1,4 @@
-"""Hosts one share partition: the machine, the log it delivers from, the waiting requests, and unsaved writes.
+"""Hosts one share partition: the machine, the log it delivers from, parked fetches, and unsaved writes.
 
     state     event                                                     next state
     LOADING   the coordinator's state is read (`begin`)                 READY
@@ -9,8 +9,7 @@
 
 DROPPED is final: the next fetch hosts the share partition again, under another number. Only READY has a machine.
 
-It wakes waiting requests one after the other, as long as there are records for them. A waiting request is a ParkedWork
-with `serve`.
+It serves parked fetches (`ShareWaiter`) one after the other, as long as there are records for them.
 
 Invariant: the gate's ticket watches the partition exactly while a request waits. So a record that arrives costs one
 check, however many members wait for it.
@@ -166,7 +165,7 @@ class HostedShare:
         assert (self.state is HostedState.READY) == (self.machine is not None), self.key
         assert bool(self.waiters) == self.partition.is_watched_by(self.gate), self.key
 
-    # ---- waiting requests ------------------------------------------------------------------------------------------
+    # ---- parked fetches --------------------------------------------------------------------------------------------
 
     def wait(self, ticket: Ticket, waiter: ShareWaiter) -> None:
         if self.gate is None:
@@ -179,7 +178,7 @@ class HostedShare:
             self.partition.unwatch(self.gate)
 
     def wake(self) -> None:
-        """Check the waiting requests before the node rests."""
+        """Have the parked fetches served before the host takes the node's effects."""
         if self.waiters and self.gate is not None:
             self._parking.grew(self.gate, 1)
 
@@ -192,7 +191,7 @@ class HostedShare:
                 waiter.serve(now, ticket)
 
     def _give_up(self) -> None:
-        """Resume the waiting requests, which get an error."""
+        """Resume the parked fetches, which get an error."""
         if self.gate is not None:
             self.partition.unwatch(self.gate)
             self._parking.take(self.gate)
@@ -209,7 +208,7 @@ class HostedShare:
 
 
 class Gate(ParkedWork):
-    """Represents all requests that wait at a share partition among the partition's fetches."""
+    """Represents all parked fetches of a share partition among the fetches that wait at its partition."""
 
     __slots__ = ("_hosted",)
 

@@ -1,8 +1,8 @@
-"""Holds one partition on this node: its log, its leadership, and the requests that wait for its high watermark.
+"""Holds one partition on this node: its log, its leadership, and the tickets that wait for its high watermark.
 
 It decides which offsets are committed, and so which parked requests may be answered.
 
-Invariants: requests that wait for a commit are ordered by the offset they wait for. They were parked under the current
+Invariants: tickets that wait for a commit are ordered by the offset they wait for. They were parked under the current
 leader epoch, because a change of leadership first ends their waiting.
 
 Sources: Kafka's Partition.scala and DelayedProduce; KIP-101 for the epochs.
@@ -60,7 +60,7 @@ class Commits(Protocol):
 
 
 class Wakes(Protocol):
-    """The waiting requests, by ticket."""
+    """Wakes what is parked at a partition, by ticket: `Parking`."""
 
     def committed(self, ticket: Ticket, partition: Partition) -> None: ...
 

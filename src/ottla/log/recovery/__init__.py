@@ -26,7 +26,10 @@ batches if their checkpoint is lost or, after a power cut, contradicts the batch
     loading.py    the steps in their order, for each of the three cases
     leftovers.py  what an unfinished compaction or deletion left
     segments.py   where sound batches end; indexes that are rebuilt; what is written again
-    state.py      epochs and producers
+    epochs.py     leader epochs, from their checkpoint and the batches
+    state.py      producers
+    missing.py    what the log lacks, compared with everything that is known of it
+    found.py      collects what is missing or damaged, for the cluster
 
 Source: Kafka's LogLoader.java, LogSegment.recover, ProducerStateManager.truncateAndReload.
 """

@@ -1,7 +1,9 @@
 """Turns website activity (access logs, click events) from topics into events, windows, pages and sessions.
 
-`parse`, `events`, `malformed`, `sessionise`, `conversions`, `windowed` and `top_pages` map DataFrames to DataFrames;
-`run` is the pipeline over them, as `ottla pipeline activity` calls it.
+`run` is the pipeline, as `ottla pipeline activity` calls it; `batches` writes each micro-batch to the tables. `local`
+computes windows and sessions of few rows in this process, `spark` those of many rows as Spark jobs. Both give the same.
+The functions that map DataFrames to DataFrames are public: `parse`, `events`, `malformed`, `sessionise`, `conversions`,
+`windowed` and `top_pages`.
 """
 
 from ottla.spark.activity.parse import events, malformed, parse

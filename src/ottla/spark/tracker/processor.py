@@ -53,7 +53,7 @@ def redeliveries(markers: DataFrame, config: KmqConfig, *, run_ms: int | None = 
       null at first.
 
     A message is returned again until its end marker has been read (`ottla.kmq.external_tracker` says when). The
-    redelivering process reads the record from the queue and calls `handover.decided` with the count in it.
+    redelivering process reads the record from the queue and calls `external_tracker.decided` with the count in it.
 
     `run_ms`: no message is returned before a marker at least as new as this time has been read, or the end of the
     topic; by default the time of this call.
