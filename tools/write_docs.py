@@ -58,9 +58,9 @@ COMMANDS = """\
 
 <!-- Written by tools/write_docs.py; do not edit. -->
 
-Nouns, then verbs. Every command says more with `--help`, prints JSON with `--format json`, and finds the cluster
-through `--bootstrap` (or `--bootstrap-server`, or `OTTLA_BOOTSTRAP` in the environment). A failure prints one
-sentence to standard error; the exit code is then 1, or 2 if the command was not understood.
+A command is a noun and a verb. Every command explains itself with `--help`, prints JSON with `--format json`, and
+finds the cluster through `--bootstrap` (or `--bootstrap-server`, or `OTTLA_BOOTSTRAP` in the environment). A failure
+prints one sentence to standard error; the exit code is then 1, or 2 if the command was not understood.
 `ottla --install-completion` installs the completion of commands, topics and groups for your shell.
 
 A command that names its target acts at once (`delete`, `alter`, `pause`). A command that selects its targets by a rule

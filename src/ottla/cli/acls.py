@@ -56,7 +56,7 @@ class Resource:
     user: Annotated[
         list[str] | None,
         typer.Option(
-            "--user", metavar="PRINCIPAL", callback=named, help="User whose tokens are meant; may be repeated."
+            "--user", metavar="PRINCIPAL", callback=named, help="User whose tokens the ACL is about; may be repeated."
         ),
     ] = None
     whole_cluster: Annotated[bool, typer.Option("--cluster", help="The cluster as a whole.")] = False
@@ -81,7 +81,7 @@ Principal = Annotated[
         "--principal",
         metavar="TYPE:NAME",
         callback=named,
-        help="Principal, for example User:ada; User:* for every user (default: all, where ACLs are listed).",
+        help="Principal, for example User:ada; User:* for every user (default for list: all).",
     ),
 ]
 Host = Annotated[
@@ -94,10 +94,10 @@ Operations = Annotated[
         metavar="OPERATION",
         callback=known_operations,
         autocompletion=lambda incomplete: starting(OPERATIONS, incomplete),
-        help="Operation, for example read or alter-configs; may be repeated (default: all, where ACLs are listed).",
+        help="Operation, for example read or alter-configs; may be repeated (default for list: all).",
     ),
 ]
-Prefixed = Annotated[bool, typer.Option("--prefix", help="Names are prefixes of the names that are meant.")]
+Prefixed = Annotated[bool, typer.Option("--prefix", help="Apply to all names that begin with the given ones.")]
 
 
 @app.command("list", epilog="Example: ottla acls list --topic orders --for-name")
@@ -108,12 +108,12 @@ def list_(
     host: Host = None,
     operation: Operations = None,
     for_name: Annotated[
-        bool, typer.Option("--for-name", help="List all ACLs that apply to the names, by prefix or * too.")
+        bool, typer.Option("--for-name", help="List all ACLs that apply to the names, also by prefix or *.")
     ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """List ACLs: all, or those that match what is named."""
+    """List all ACLs, or those that match the options."""
     with client(cluster) as connected:
         found = find(connected, resource, principal, host, operation, MATCH if for_name else ANY)
     print_rows(COLUMNS, sorted(row_of(acl) for acl in found), format)
@@ -129,20 +129,20 @@ def add(
     host: Host = None,
     operation: Operations = None,
     prefix: Prefixed = False,
-    deny: Annotated[bool, typer.Option("--deny", help="Forbid it: a DENY wins over every ALLOW.")] = False,
+    deny: Annotated[bool, typer.Option("--deny", help="Deny the operations; a DENY overrides every ALLOW.")] = False,
     producer: Annotated[
         bool,
         typer.Option(
-            "--producer", help="Let it produce: write, describe and create on topics, write on transactional ids."
+            "--producer", help="Allow producing: write, describe and create on topics, write on transactional ids."
         ),
     ] = False,
     consumer: Annotated[
-        bool, typer.Option("--consumer", help="Let it consume: read and describe on the topics, read on the groups.")
+        bool, typer.Option("--consumer", help="Allow consuming: read and describe on the topics, read on the groups.")
     ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Add an ACL for each operation on each resource. One that exists already stays as it is."""
+    """Add an ACL for each operation on each resource. An ACL that exists already stays as it is."""
     from ottla.client.errors import check
     from ottla.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 
@@ -186,7 +186,7 @@ def remove(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Remove the ACLs that match what is named. The command shows them first and asks, unless you pass --yes."""
+    """Remove the ACLs that match the options. The command shows them first and asks, unless you pass --yes."""
     if resource == ANYTHING and principal is None:
         raise UsageError("Say which ACLs: name a resource or --principal.")
     with client(cluster) as connected:
@@ -212,8 +212,8 @@ def check_(
 ) -> None:
     """Say whether a principal may do something, and by which rule. The exit code is 1 if not.
 
-    The answer follows the ACLs, super.users and allow.everyone.if.no.acl.found of the node that answers. Without --host
-    it is for clients of an address that no ACL names.
+    The answer follows the ACLs, super.users and allow.everyone.if.no.acl.found of the node that answers. Without
+    --host, it holds for a client whose address no ACL names.
     """
     if principal is None or not operation or resource == ANYTHING:
         raise UsageError("Say what to check: --principal, --operation and a resource.")

@@ -72,9 +72,9 @@ def console(
 ) -> None:
     """Show a cluster in the browser; works on any Kafka.
 
-    On a loopback address, the printed address holds a token that opens the console. Any other address needs TLS and the
-    logins of the cluster. Client properties with sasl.mechanism and without a user let each user log in; the cluster's
-    ACLs decide what a user sees and may change.
+    On a loopback address, the printed address contains a token that opens the console. Any other address needs TLS
+    and the logins of the cluster: if the client properties have sasl.mechanism and no user, each user logs in, and the
+    cluster's ACLs decide what that user sees and may change.
     """
     try:
         from ottla.console import serving

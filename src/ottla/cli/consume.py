@@ -71,7 +71,7 @@ ShareOption = Annotated[
         "--share",
         "-s",
         autocompletion=complete_share_groups,
-        help="Share group to join; each record is acknowledged by itself (default: none).",
+        help="Share group to join; records are acknowledged one by one (default: none).",
     ),
 ]
 Ack = Annotated[
@@ -92,7 +92,7 @@ FromTime = Annotated[
     ),
 ]
 PartitionOption = Annotated[
-    int | None, typer.Option("--partition", "-p", min=0, help="Partition of the one topic to read (default: all).")
+    int | None, typer.Option("--partition", "-p", min=0, help="Partition to read, with one topic only (default: all).")
 ]
 OffsetOption = Annotated[
     str | None,

@@ -34,7 +34,7 @@ Window = Annotated[
         metavar="SECONDS",
         min=0,
         max=86_400,
-        help="Seconds between two snapshots; checks of what moves need 5 (default 10; 0: one snapshot).",
+        help="Seconds between two snapshots; checks that compare them need 5 (default 10; 0: one snapshot).",
     ),
 ]
 Past = Annotated[
@@ -44,8 +44,7 @@ Past = Annotated[
         metavar="SECONDS",
         min=0,
         max=86_400,
-        help="Seconds before the command for which commits and rebalances are read from __consumer_offsets "
-        "(default 600; 0: none).",
+        help="Seconds of past commits and rebalances to read from __consumer_offsets (default 600; 0: none).",
     ),
 ]
 Only = Annotated[
@@ -53,7 +52,9 @@ Only = Annotated[
     typer.Option("--only", metavar="CHECK", help="Run only this check; may be repeated (default: all)."),
 ]
 ListChecks = Annotated[bool, typer.Option("--list-checks", help="List the checks, and run none.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C, and print what begins and what is over.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Repeat until Ctrl-C; print each finding when it begins and when it is over.")
+]
 All = Annotated[bool, typer.Option("--all", help="Print every finding (default: the 10 worst).")]
 WrittenBundle = Annotated[
     Path | None,
@@ -82,7 +83,7 @@ def doctor(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> int:
-    """Say what is wrong with a cluster, or soon will be, and what helps; works on any Kafka.
+    """Report problems of a cluster, present or soon to come, with remedies; works on any Kafka.
 
     It reads only: it joins no group, commits nothing, and creates no topic. The exit code is 0 if nothing is wrong, 1
     for warnings, and 2 if data is at risk.

@@ -104,7 +104,7 @@ def describe(
     offsets: Annotated[bool, typer.Option("--offsets", help="Show offsets and lag; this is the default.")] = False,
     held_back: Annotated[
         bool,
-        typer.Option("--held-back", help="Show the open transactions that hold readers of committed records back."),
+        typer.Option("--held-back", help="Show the open transactions that block readers of committed records."),
     ] = False,
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,

@@ -86,7 +86,7 @@ UseNowAfterMs = Annotated[
     typer.Option(
         "--use-now-after-ms",
         min=0,
-        help="Milliseconds without a marker after which the tracker's clock counts (default 1000).",
+        help="Milliseconds without a marker after which the tracker uses its own clock (default 1000).",
     ),
 ]
 CountHeader = Annotated[
@@ -182,7 +182,7 @@ def create(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Create the missing ones of a queue's three topics: messages, markers, dead letters."""
+    """Create the three topics of a queue, unless they exist: messages, markers, dead letters."""
     from ottla.kmq import create_topics
     from ottla.kmq.topics import differences
 
@@ -322,7 +322,9 @@ Partition = Annotated[
 ]
 ReasonOption = Annotated[
     str | None,
-    typer.Option("--reason", help="Redrive only timed-out, failed, rejected or lost (default: all).", metavar="REASON"),
+    typer.Option(
+        "--reason", help="Redrive only timed-out, failed, rejected or lost messages (default: all).", metavar="REASON"
+    ),
 ]
 Since = Annotated[
     str | None,

@@ -55,7 +55,7 @@ def produce(
     ] = None,
     null_value: Annotated[
         str | None,
-        typer.Option("--null-value", help="Value that stands for null, a tombstone (default: no value does)."),
+        typer.Option("--null-value", help="Value to send as null, a tombstone (default: none)."),
     ] = None,
     header: Annotated[
         list[str] | None,

@@ -27,7 +27,7 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
 CONSOLE = "127.0.0.1:9080"
 
 EPILOG = """\
-Settings have Kafka's own property names; what is given by an option wins over the file.
+Settings have Kafka's own property names; an option overrides the file.
 
 examples:
   ottla serve
@@ -71,7 +71,7 @@ def parser() -> Parser:
     add(
         "--durability",
         choices=("page-cache", "fsync"),
-        help="what answers acks=all: the page cache or an fsync (default: page-cache)",
+        help="what acks=all waits for: the page cache or an fsync (default: page-cache)",
     )
     add(
         "--log-format",

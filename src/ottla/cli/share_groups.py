@@ -270,8 +270,9 @@ def inspect(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show the records that members have acquired, until when, and those that wait for their next delivery or their
-    dead letter. It asks the leader of each partition. Kafka's brokers can show start offsets and lag only."""
+    """Show acquired records, with their members and the ends of their locks, and records that wait for their next
+    delivery or their dead letter. It asks the leader of each partition. Kafka's brokers report only start offsets and
+    lag."""
     from ottla.client.share_partitions import describe_share_partitions
 
     with client(cluster) as asked:

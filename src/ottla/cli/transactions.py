@@ -47,7 +47,7 @@ LongerThan = Annotated[
         min=0,
         max=2**63 - 1,
         metavar="MS",
-        help="List only transactions open for more milliseconds (default 0: all).",
+        help="List only transactions that have been open for more milliseconds than this (default 0: all).",
     ),
 ]
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")

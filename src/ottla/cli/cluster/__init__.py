@@ -132,7 +132,8 @@ def start(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help=f"Address of node 1, the others get the next ports (default: as before, otherwise {DEFAULT_LISTEN}).",
+            help="Address of node 1; the other nodes use the next ports (default: as before, otherwise "
+            f"{DEFAULT_LISTEN}).",
         ),
     ] = None,
     set: Annotated[
@@ -161,7 +162,7 @@ def start(
     """Start nodes on this machine and restart those that die, until Ctrl-C.
 
     A cluster that was started before keeps its number of nodes, addresses, settings and security, unless you pass
-    others. Removed nodes stay out.
+    new ones. Removed nodes stay out.
     """
     if console and detach:
         raise UsageError("--console ends with its command: run `ottla console` beside a detached cluster.")
@@ -281,10 +282,13 @@ ROWS_MAX = 20
 @app.command(epilog="Example: ottla cluster describe --bootstrap 127.0.0.1:9092")
 @with_shared_options
 def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
-    """Show the nodes: address, rack, state, controller, partitions (led, hosted, in sync), disk, and whether you can
-    stop the node. Then show, by topic, the partitions that lack a leader or an in-sync replica, and the partitions that
-    would go offline or refuse acks=all if a node stopped, the replicas that left the in-sync replicas in the last hour,
-    and the topics on hold."""
+    """Show the nodes and the partitions that need attention.
+
+    A node has an address, a rack, a state, the partitions that it leads, hosts and has in sync, a disk, and whether you
+    can stop it. By topic, the command shows partitions without a leader or without an in-sync replica, partitions that
+    would go offline or refuse acks=all if a node stopped, replicas that left the in-sync replicas in the last hour, and
+    topics on hold.
+    """
     properties = client_properties(cluster)
     make = own_clients(properties)
     with plain_failures(), make() as client:

@@ -77,7 +77,7 @@ def activity(
     batch_rows: Annotated[
         int | None,
         typer.Option(
-            "--batch-rows", min=1, metavar="ROWS", help="Rows in a batch at most, about (default: unlimited)."
+            "--batch-rows", min=1, metavar="ROWS", help="Approximate limit of rows in a batch (default: unlimited)."
         ),
     ] = None,
     allow_loss: AllowLoss = False,

@@ -76,7 +76,9 @@ def archive(
     ] = False,
     batch_rows: Annotated[
         int,
-        typer.Option("--batch-rows", min=1, metavar="ROWS", help="Rows in a commit at most, about (default 4000000)."),
+        typer.Option(
+            "--batch-rows", min=1, metavar="ROWS", help="Approximate limit of rows in a commit (default 4000000)."
+        ),
     ] = 4_000_000,
     compression: Annotated[
         str, typer.Option("--compression", help="Compression: zstd, snappy, lz4 or none (default zstd).")
@@ -135,7 +137,7 @@ def verify(
     job: JobOptions = ONE_JOB,
     format: Output = Format.TABLE,
 ) -> None:
-    """Prove per partition that the table has every offset once, against its commits and the log. Exit code 1 if not."""
+    """Prove for each partition that the table has every offset once, by its commits and the log. Exit code 1 if not."""
     options = job.run_options()
     with plain_failures():
         from ottla.spark.archive import open_table
@@ -188,7 +190,7 @@ def restore(
     to_topic: Annotated[
         str,
         typer.Option(
-            "--to-topic", autocompletion=complete_topics, help="Target topic; it exists and has as many partitions."
+            "--to-topic", autocompletion=complete_topics, help="Existing target topic with as many partitions."
         ),
     ],
     topic: Annotated[
@@ -221,7 +223,7 @@ def restore(
 def compact(
     table: Table,
     target_mb: Annotated[
-        int, typer.Option("--target-mb", min=1, help="Size of the new files in MB, about (default 128).")
+        int, typer.Option("--target-mb", min=1, help="Approximate size of the new files in MB (default 128).")
     ] = 128,
 ) -> None:
     """Merge small files, also while the archive runs. `vacuum` then removes the old ones."""
@@ -238,7 +240,9 @@ def vacuum(
     hours: Annotated[
         float,
         typer.Option(
-            "--hours", min=0, help="Hours for which files are kept, as readers and batches need them (default 168)."
+            "--hours",
+            min=0,
+            help="Hours for which unused files are kept, for readers and batches in progress (default 168).",
         ),
     ] = 168.0,
     execute: Execute = False,

@@ -23,7 +23,10 @@ def kmq_tracker(
     batch_markers: Annotated[
         int,
         typer.Option(
-            "--batch-markers", min=1, metavar="COUNT", help="Markers in a micro-batch at most, about (default 500000)."
+            "--batch-markers",
+            min=1,
+            metavar="COUNT",
+            help="Approximate limit of markers in a micro-batch (default 500000).",
         ),
     ] = 500_000,
     running: PipelineOptions = EVERY_SECOND,

@@ -67,7 +67,7 @@ AllowLoss = Annotated[
 Wait = Annotated[
     float | None,
     typer.Option(
-        "--wait", min=0, metavar="SECONDS", help="Seconds to wait for a broker that is down (default: without end)."
+        "--wait", min=0, metavar="SECONDS", help="Seconds to wait for a broker that is down (default: unlimited)."
     ),
 ]
 

@@ -65,7 +65,7 @@ Staging = Annotated[
     typer.Option(
         "--staging",
         metavar="DIR",
-        help="Directory with which a killed --to-topic can be run again (default: none).",
+        help="Directory of progress, to repeat --to-topic after a kill (default: none).",
     ),
 ]
 AllowGaps = Annotated[bool, typer.Option("--allow-gaps", help="Leave out records that neither log nor archive holds.")]
