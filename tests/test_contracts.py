@@ -62,7 +62,7 @@ def test_every_room_has_its_place() -> None:
 def section_of_rooms() -> tuple[str, str]:
     """ARCHITECTURE.md, section 3: the tree of rooms, and which may import which."""
     section = DESIGN[DESIGN.index("\n## 3. ") : DESIGN.index("\n## 4. ")]
-    at = section.index("\nOne direction")
+    at = section.index("\nImports go in one direction")
     return section[:at], section[at:]
 
 

@@ -77,7 +77,7 @@ def test_what_holds_readers_back(ottla: Run, group: str, ottla_broker: EmbeddedB
     producer.begin_transaction()
     producer.produce(group, b"5")
     producer.flush(30)
-    assert f"hold readers of committed records back in {group}(0)" in ottla("groups", "describe", group).err
+    assert f"block readers of committed records in {group}(0)" in ottla("groups", "describe", group).err
     (row,) = ottla("groups", "describe", group, "--held-back", "--format", "json").json()
     assert (row["current_offset"], row["last_stable_offset"], row["log_end_offset"]) == (2, 5, 6)
     assert row["transactional_id"] == f"tx-{group}"

@@ -278,7 +278,7 @@ HEALTHY = over(snapshot())
 CASES = (
     Case(
         "unreachable-node",
-        "Node 2 tells clients to connect to host:9092, and that fails here: refused",
+        "Node 2 advertises host:9092, which cannot be reached from here: refused",
         Severity.WARNING,
         over(snapshot(nodes=(*nodes(1), Node(2, "host", 9092, unreachable="refused")))),
         over(snapshot(nodes=nodes(2))),
@@ -472,7 +472,7 @@ CASES = (
     ),
     Case(
         "about-to-lose",
-        "billing has still to read 90% of what orders-0 holds",
+        "billing has not read 90% of the records in orders-0",
         Severity.WARNING,
         lag({0: 20_000}, start=10_000, ends={0: 110_000}),
         lag({0: 30_000}, start=10_000, ends={0: 110_000}),
@@ -586,7 +586,7 @@ CASES = (
     ),
     Case(
         "share-group-idle",
-        "billing is paused by itself, because too many of its records failed within a minute. 5 records wait.",
+        "billing has paused itself, because too many of its records failed within a minute. 5 records wait.",
         Severity.WARNING,
         share(
             5, members=[member(0)], share_delivery_paused="true", share_delivery_paused_by="the breaker: more than 3"
@@ -631,7 +631,7 @@ CASES = (
     ),
     Case(
         "share-group-idle",
-        "delivers no more: worker (/10.0.0.1) has 150 of them, the longest for 20 s, and its last lock ends in 10 s",
+        "they get no more: worker (/10.0.0.1) has 150 of them, the longest for 20 s, and its last lock ends in 10 s",
         Severity.WARNING,
         delivers(
             Deliveries(10, 500, 200, limit=200, holders=(Holder("worker", "/10.0.0.1", 150, 20_000, 10_000),)),
@@ -659,7 +659,7 @@ CASES = (
     ),
     Case(
         "share-group-idle",
-        "the next one of orders-0 belongs to an open transaction",
+        "the next record of orders-0 belongs to an open transaction",
         Severity.WARNING,
         committed_only(500),
         committed_only(500, moved=1),
@@ -675,7 +675,7 @@ CASES = (
     ),
     Case(
         "readers-held-back",
-        "The transaction of pay has been open for 4 min, and holds readers of committed records back in orders-0: its "
+        "The transaction of pay has been open for 4 min, and blocks readers of committed records in orders-0: its "
         "coordinator aborts it in 6 min.",
         Severity.WARNING,
         held(4 * MINUTE_MS, timeout=10 * MINUTE_MS),
@@ -809,7 +809,8 @@ CASES = (
     ),
     Case(
         "slow-turns",
-        "Node 1's event loop stood still for 0.8 s in Metadata of worker, 3 long turns of 2.0 s in 10 min",
+        "Node 1's event loop was blocked for 0.8 s by Metadata of worker. All clients waited. In 10 min there were 3 "
+        "such turns, 2.0 s together.",
         Severity.WARNING,
         stood_still(800, 800, 400),
         stood_still(800, 800, 399),
@@ -817,7 +818,7 @@ CASES = (
     ),
     Case(
         "slow-turns",
-        "Node 1's event loop stood still for 0.8 s in the timed work of the upkeep of logs, 3 long turns of 2.0 s",
+        "Node 1's event loop was blocked for 0.8 s by the timed work of the upkeep of logs. All clients waited.",
         Severity.WARNING,
         stood_still(800, 800, 400, api=NO_API, timer="the upkeep of logs"),
         stood_still(800, 800, 399, api=NO_API, timer="the upkeep of logs"),

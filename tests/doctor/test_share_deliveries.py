@@ -78,7 +78,7 @@ def test_a_member_that_holds_as_many_records_as_it_may(broker: EmbeddedBroker) -
         assert _found(broker, "full") == ""
         held += _take(ada, 1)
         said = _found(broker, "full")
-        assert f"Members of full hold {LOCKS} records of {name}-0" in said
+        assert f"Members of full have acquired {LOCKS} records of {name}-0" in said
         assert f"ada (/127.0.0.1) has {LOCKS} of them" in said
         ada.acknowledge(held, ACCEPT)
         assert _found(broker, "full") == ""

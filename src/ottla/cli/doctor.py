@@ -173,7 +173,7 @@ def _print(evidence: Evidence, found: list[Diagnosed], format: Format, most: int
 
 def _sentence(each: Diagnosed) -> str:
     likely = each.finding.sure_with
-    return each.finding.sentence if likely is None else f"{each.finding.sentence} Likely; sure with {likely}."
+    return each.finding.sentence if likely is None else f"{each.finding.sentence} Likely; confirm with {likely}."
 
 
 def _rows(found: list[Diagnosed]) -> list[dict[str, object]]:

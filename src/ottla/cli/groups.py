@@ -281,7 +281,7 @@ def tell_held_back(admin: AdminClient, rows: list[tuple[Any, ...]]) -> None:
     held = [place for place, offset in sorted(stable.items()) if offset < ends[place]]
     if held:
         say(
-            f"Open transactions hold readers of committed records back in {shown(held)}; --held-back shows whose.",
+            f"Open transactions block readers of committed records in {shown(held)}; --held-back shows whose.",
             err=True,
         )
 

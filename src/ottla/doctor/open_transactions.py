@@ -1,4 +1,4 @@
-"""Finds the open transactions in partitions that hold readers of committed records back, and who coordinates them."""
+"""Finds the open transactions in partitions that block readers of committed records, and their coordinators."""
 
 from __future__ import annotations
 

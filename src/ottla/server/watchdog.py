@@ -77,7 +77,9 @@ class Watchdog:
         now = moment()
         silent_ms, self._last = now - self._last, now
         if silent_ms > self._silence_ms:
-            log.warning("the node stood still for %.1f s: its clients were hung up on", silent_ms / 1000)
+            log.warning(
+                "the node made no progress for %.1f s; its watchdog closed the connections of clients", silent_ms / 1000
+            )
         try:
             os.write(self._beats, b".")
         except BlockingIOError:

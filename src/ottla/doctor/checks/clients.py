@@ -131,7 +131,7 @@ def protocols_differ(evidence: Evidence) -> Iterator[Finding]:
             Severity.WARNING,
             each.subject,
             f"{each.client_id} can't join {each.subject}: it shares no assignment strategy with the members.",
-            "use one partition.assignment.strategy, or stop one kind of members: eager and cooperative ones can't mix",
+            "use one partition.assignment.strategy for all members: eager and cooperative ones cannot share a group",
         )
 
 
@@ -313,8 +313,8 @@ def slow_turns(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 f"node {node.node}",
-                f"Node {node.node}'s event loop stood still for {longest.took_ms / 1000:.1f} s in {what}, "
-                f"{count(len(of_api), 'long turn')} of {total_ms / 1000:.1f} s in 10 min: all clients waited.",
+                f"Node {node.node}'s event loop was blocked for {longest.took_ms / 1000:.1f} s by {what}. All clients "
+                f"waited. In 10 min there were {count(len(of_api), 'such turn')}, {total_ms / 1000:.1f} s together.",
                 "more CPU or a faster disk for the node, if other things slow it down too"
                 if api == NO_API
                 else "fewer or smaller such requests of that client; more CPU or a faster disk if others are slow too",

@@ -75,7 +75,7 @@ def about_to_lose(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 group.name,
-                f"{group.name} has still to read {lag / held:.0%} of what {place(where)} holds: retention deletes "
+                f"{group.name} has not read {lag / held:.0%} of the records in {place(where)}: retention will delete "
                 "unread records next." + set_by(evidence, evidence.last.topic(where[0]), *RETENTION),
                 f"start or mend its consumers, or `ottla topics alter {where[0]} --set retention.ms=...`",
                 None if evidence.shows_movement else "a longer --window",

@@ -32,7 +32,7 @@ def unreachable(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 Severity.WARNING,
                 f"node {node.id}",
-                f"Node {node.id} tells clients to connect to {node.host}:{node.port}, and that fails here: "
+                f"Node {node.id} advertises {node.host}:{node.port}, which cannot be reached from here: "
                 f"{node.unreachable}.",
                 "check that the node runs, and set advertised.listeners to an address that clients reach",
             )

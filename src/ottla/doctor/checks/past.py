@@ -78,7 +78,7 @@ def position_went_back(evidence: Evidence) -> Iterator[Finding]:
                 Severity.NOTE,
                 group,
                 f"{group}'s position in {place(where)} went back by {back[0].offset - back[1].offset:,} records "
-                f"{_ago(evidence, back[1].at_ms)}, so that it reads these again.",
+                f"{_ago(evidence, back[1].at_ms)}: it reads these again.",
                 "an operator's reset, a consumer that seeks, or two groups that share a name",
             )
 
@@ -100,7 +100,7 @@ def clock_ahead(evidence: Evidence) -> Iterator[Finding]:
             Severity.WARNING,
             "clocks",
             f"The clock of the coordinator of {names(sorted(ahead))} is {duration(max(ahead.values()) / 1000)} ahead "
-            "of this machine's: retention by time and timeouts of transactions count on equal clocks.",
+            "of this machine's: retention by time and timeouts of transactions need equal clocks.",
             "synchronize the clocks of all machines (chrony, systemd-timesyncd)",
         )
 

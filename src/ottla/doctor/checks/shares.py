@@ -59,7 +59,7 @@ def _paused(group: Group, lag: int) -> Finding:
     waits = f"{count(lag, 'record')} wait." if lag else "It delivers nothing until it is resumed."
     resume = f"ottla share-groups resume {group.name}"
     if group.configs.get(PAUSED_BY, "").startswith(BREAKER):
-        sentence = f"{group.name} is paused by itself, because too many of its records failed within a minute. {waits}"
+        sentence = f"{group.name} has paused itself, because too many of its records failed within a minute. {waits}"
         shown = f"ottla share-groups redrive {group.name}"
         advice = (
             f"list the failed records with `{shown}`; only the log of the member that refused one says why. Mend the "
@@ -100,7 +100,7 @@ def _begins_at_the_end(
         yield Finding(
             Severity.NOTE,
             group.name,
-            f"{group.name} is at the end of {places(skipped)}. A new share group begins at the end, so that it "
+            f"{group.name} is at the end of {places(skipped)}. A new share group begins at the end, so it "
             "skips older records.",
             f"before it first reads: `ottla configs alter group {group.name} --set share.auto.offset.reset=earliest`",
         )
@@ -148,7 +148,7 @@ def _one_a_reason(group: Group, explained: Mapping[TopicPartition, _Reason]) -> 
 
 
 def _limit_reached(group: Group, where: TopicPartition) -> Finding:
-    """Members hold as many records as they may."""
+    """Members have acquired as many records as they may."""
     found = group.deliveries[where]
     by = ""
     if found.holders:
@@ -160,8 +160,8 @@ def _limit_reached(group: Group, where: TopicPartition) -> Finding:
     return Finding(
         Severity.WARNING,
         group.name,
-        f"Members of {group.name} hold {count(found.acquired, 'record')} of {place(where)}, as many as "
-        f"share.partition.max.record.locks allows, so that it delivers no more{by}.",
+        f"Members of {group.name} have acquired {count(found.acquired, 'record')} of {place(where)}, as many as "
+        f"share.partition.max.record.locks allows, so they get no more{by}.",
         f"`ottla share-groups inspect {group.name}`; let that member acknowledge its records, or stop it",
     )
 
@@ -188,18 +188,18 @@ def _dead_letters_wait(group: Group, where: TopicPartition) -> Finding:
         Severity.WARNING,
         group.name,
         f"{count(found.archiving, 'record')} of {place(where)} that {group.name} gave up cannot be written{to} as dead "
-        "letters, so that its start offset does not move.",
+        "letters, so its start offset does not move.",
         f"check that {topic or 'its dead-letter topic'} exists, has a leader and accepts records of this size",
         "a longer --window",
     )
 
 
 def _transaction_open(group: Group, where: TopicPartition) -> Finding:
-    """The group reads committed records alone, and an open transaction comes first."""
+    """The group reads only committed records, and an open transaction comes first."""
     return Finding(
         Severity.WARNING,
         group.name,
-        f"{group.name} reads committed records alone, and the next one of {place(where)} belongs to an "
+        f"{group.name} reads only committed records, and the next record of {place(where)} belongs to an "
         "open transaction.",
         f"`ottla transactions find-hanging --topic {where[0]}`, or wait until the transaction ends",
     )
@@ -225,7 +225,7 @@ def _does_not_move(
             Severity.WARNING,
             group.name,
             f"{group.name} has {count(len(group.members), 'member')}, and nothing moved in {places(still)} while "
-            "records wait: members hold them, or they wait for their next delivery.",
+            "records wait: members have acquired them, or they wait for their next delivery.",
             f"ottla share-groups inspect {group.name}",
             "a --window longer than the lock duration",
         )

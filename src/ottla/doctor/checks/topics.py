@@ -190,14 +190,14 @@ def times_in_the_future(evidence: Evidence) -> Iterator[Finding]:
                 f"{topic.name} has a record with a timestamp {duration((newest - now) / 1000)} in the future: "
                 "retention keeps its segment until then.",
                 f"correct the producer's clock or unit; `ottla topics alter {topic.name} --set "
-                "message.timestamp.type=LogAppendTime` takes the broker's time",
+                "message.timestamp.type=LogAppendTime` uses the broker's time",
             )
         elif newest < SECONDS_BELOW_MS:
             yield Finding(
                 Severity.DATA_AT_RISK if (topic.number("retention.ms") or -1) >= 0 else Severity.WARNING,
                 topic.name,
-                f"{topic.name} has timestamps in seconds instead of milliseconds: retention takes its records for "
-                "decades old, and deletes them.",
+                f"{topic.name} has timestamps in seconds instead of milliseconds: retention considers its "
+                "records decades old, and deletes them.",
                 "correct the producer; timestamps are milliseconds since 1970",
             )
 
@@ -224,8 +224,8 @@ def compaction_waits(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 Severity.NOTE,
                 topic.name,
-                f"{_partitions(topic, waiting)} is not compacted yet: compaction leaves the open segment alone, and "
-                f"that is closed at {size(segment_bytes)} or after {duration(roll / 1000)}."
+                f"{_partitions(topic, waiting)} is not compacted yet: compaction skips the open segment, which "
+                f"is closed at {size(segment_bytes)} or after {duration(roll / 1000)}."
                 + set_by(evidence, topic, "segment.bytes", "segment.ms"),
                 f"ottla topics alter {topic.name} --set segment.ms=3600000",
             )

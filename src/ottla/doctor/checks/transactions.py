@@ -1,4 +1,4 @@
-"""Checks transactions: those that hold readers of committed records back."""
+"""Checks transactions: those that block readers of committed records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPEN_MIN_MS: Final = 60_000
 
 
 def readers_held_back(evidence: Evidence) -> Iterator[Finding]:
-    """Old transactions that hold readers back, and those that no coordinator will end."""
+    """Old transactions that block readers, and those that no coordinator will end."""
     now, held = evidence.last.at_ms, evidence.last.places()
     before = evidence.first.places()
     found: dict[str, list[OpenTransaction]] = {}
@@ -38,8 +38,8 @@ def readers_held_back(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             Severity.WARNING,
             name,
-            f"The transaction of {name} has been open for {duration(open_ms / 1000)}, and holds readers of committed "
-            f"records back in {place(rows[0].place)}"
+            f"The transaction of {name} has been open for {duration(open_ms / 1000)}, and blocks readers of committed "
+            f"records in {place(rows[0].place)}"
             + (f" and {len(rows) - 1} more" if rows[1:] else "")
             + _by(rows, evidence)
             + (
@@ -58,7 +58,7 @@ def _hanging(evidence: Evidence, each: OpenTransaction) -> Finding:
         place(each.place),
         f"A transaction of producer {each.producer_id} hangs in {place(each.place)} since offset "
         f"{each.start_offset:,}, without a write for {duration((evidence.last.at_ms - each.last_ms) / 1000)}: no "
-        f"coordinator knows it, so that readers of committed records wait indefinitely{_by([each], evidence)}.",
+        f"coordinator knows it, so readers of committed records wait indefinitely{_by([each], evidence)}.",
         f"ottla transactions abort --topic {topic} --partition {index} --start-offset {each.start_offset} --execute",
     )
 
@@ -70,4 +70,4 @@ def _by(rows: list[OpenTransaction], evidence: Evidence) -> str:
     return f" ({count(groups, 'group')} read there)" if groups else ""
 
 
-CHECKS: Final = (Check("readers-held-back", "transactions that hold readers back", readers_held_back),)
+CHECKS: Final = (Check("readers-held-back", "transactions that block readers", readers_held_back),)
