@@ -10,6 +10,7 @@ from ottla.log.answers import DamagedLogError, Isolation, Origin
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
 from ottla.protocol.records.batch import iter_batches
+from ottla.protocol.records.record import Record
 from ottla.sim.kernel.disk import Disk
 from tests.harness.log.support import (
     DIRECTORY,
@@ -166,3 +167,126 @@ def test_a_damaged_index_misleads_no_truncation() -> None:
         assert again.log_end_offset == 20, bit
         assert put(again, batch(b"x")) == 20
         assert offsets(records(again)) == list(range(21)), bit
+
+
+def change_beneath(files: Disk, rng: random.Random, name: str) -> str:
+    """Change one file of a log that is open, as a disk or another process does. What was done."""
+    path = f"{DIRECTORY}/{name}"
+    files.settle_everything()
+    content: bytearray | None = bytearray(files.content(path))
+    how = rng.choice(("flip", "cut", "replace", "lengthen", "lose"))
+    if not content or how == "lose":
+        how, content = "lose", None
+    elif how == "flip":
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    elif how == "cut":
+        del content[rng.randrange(len(content)) :]
+    elif how == "replace":
+        content = bytearray(rng.randbytes(len(content)))
+    else:
+        content += rng.choice((bytes(50), rng.randbytes(50)))
+    if content is None or rng.random() < 0.3:
+        files.put(
+            path, None if content is None else bytes(content)
+        )  # the log has the old one open, or has no file open yet
+        how += " in another file"
+    else:
+        files.overwrite(path, bytes(content))
+    return f"{name}: {how}"
+
+
+@pytest.mark.parametrize("of_batches", [False, True])
+def test_a_log_whose_files_change_beneath_it_is_used_and_cut(of_batches: bool) -> None:
+    """Nothing but batches is needed: without any other file, a cut log has the records that it should have."""
+    filled_files, filled_log = filled()
+    filled_log.close(NOW)
+    for seed in range(SEEDS // 3):
+        rng = random.Random(seed)
+        files = filled_files.clone(rng)
+        log = open_log(files, CONFIG, high_watermark=filled_log.log_end_offset)
+        for number in range(rng.randrange(12)):
+            put(log, batch(b"%d" % number * 20, at=NOW + 700))
+        log.advance_high_watermark(log.log_end_offset)
+        before = records(log)
+        if rng.random() < 0.5:
+            log.max_timestamp()
+        names = [name for name in files.listdir(DIRECTORY) if name.endswith(".log") is of_batches]
+        done = [change_beneath(files, rng, name) for name in rng.sample(names, 1 if of_batches else 4)]
+        try:
+            use_and_cut(log, rng, None if of_batches else before)
+        except Exception as error:
+            error.add_note(f"seed {seed}: {done}")
+            raise
+
+
+def use_and_cut(log: Log, rng: random.Random, before: list[Record] | None) -> None:
+    """Use the log and cut it. `before`: its records, if they are not damaged."""
+    with suppress(DamagedLogError):
+        read_through(log)
+        log.offset_for_timestamp(NOW + rng.randrange(600))
+        log.max_timestamp()
+    if before is not None:
+        assert records(log) == before
+    cut = rng.choice((log.log_end_offset - 1, rng.randrange(log.log_end_offset)))
+    log.truncate_to(cut, now=NOW)
+    log.check()
+    kept = [] if before is None else [record for record in before if record.offset < log.log_end_offset]
+    assert before is None or [record for record in before if record.offset < cut][: len(kept)] == kept
+    end = log.log_end_offset
+    assert put(log, batch(b"x", at=NOW + 5000)) == end
+    log.check()
+    if before is not None:
+        assert records(log)[:-1] == kept
+        assert cut - end < 3, "batches have up to three records"
+    log.deadline(NOW + 10**6)
+    maintain(log, NOW + 10**6)
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "lose"])
+def test_a_damaged_time_index_deletes_no_segment(how: str) -> None:
+    """Its last entry tells retention how old the records of the segment are."""
+    files, config = disk(), LogConfig(segment_bytes=1000, index_interval_bytes=100, retention_ms=10_000)
+    log = open_log(files, config)
+    for number in range(30):
+        put(log, batch(b"%d" % number * 20, at=NOW + 1_000 * number), now=NOW)
+    log.close(NOW)
+    path = f"{log.segments[1].path}.timeindex"
+    content = bytearray(files.content(path))
+    if how == "flip":
+        content[-10] ^= 1
+    files.put(path, None if how == "lose" else bytes(content[:-24] if how == "cut" else content))
+    again = open_log(files, config)
+    newest = again.segments[1].max_timestamp()
+    assert newest == (NOW + 1_000 * (again.bases[2] - 1), again.bases[2] - 1)
+    assert delete_old_segments(again, newest[0] + 10_000) == 1, "only the first one"
+    assert again.offset_for_timestamp(newest[0]) == (*newest, 0)
+
+
+def test_a_new_segment_begins_without_what_another_process_has_put_there() -> None:
+    files, config = disk(), LogConfig(segment_bytes=1000, index_interval_bytes=100)
+    log = open_log(files, config)
+    put(log, batch(b"a" * 400))
+    put(log, batch(b"b" * 400))
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        files.put(f"{DIRECTORY}/{2:020d}{suffix}", bytes(range(200)))
+    put(log, batch(b"c" * 400))
+    assert log.bases == [0, 2]
+    log.close(NOW)
+    again = open_log(files, config)
+    assert offsets(records(again)) == [0, 1, 2]
+    assert not again.segments[1].txn_index.aborted()
+    assert again.segments[1].max_timestamp() == (NOW, 2)
+
+
+def test_a_segment_that_is_cut_below_one_header_has_no_first_timestamp() -> None:
+    files = disk()
+    log = open_log(files)
+    put(log, batch(b"a"))
+    put(log, batch(b"b"))
+    log.flush()
+    segment = log.segments[0]
+    files.overwrite(segment.file.path, files.content(segment.file.path)[:60])
+    log.truncate_to(1, now=NOW)
+    assert segment.rolling_timestamp() == -1
+    assert (log.log_end_offset, segment.size) == (0, 0), "nothing whole is left"
+    assert put(log, batch(b"c")) == 0

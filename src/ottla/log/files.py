@@ -49,7 +49,9 @@ class File(Protocol):
         """Up to `length` bytes at `position`; fewer only at the end of the file."""
         ...
 
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The present size, which another process may have changed. Raises OSError."""
+        ...
 
     def truncate(self, size: int) -> None: ...
 
@@ -158,13 +160,12 @@ class FileSlice(NamedTuple):
 class DiskFile:
     """A handle on a real file, opened for appending; its descriptor is closed and opened again as needed."""
 
-    __slots__ = ("_closed", "_disk", "_fd", "_path", "_pins", "_recent", "_size", "_unlinked")
+    __slots__ = ("_closed", "_disk", "_fd", "_path", "_pins", "_recent", "_unlinked")
 
-    def __init__(self, disk: DiskFiles, path: str, fd: int, size: int) -> None:
+    def __init__(self, disk: DiskFiles, path: str, fd: int) -> None:
         self._disk = disk
         self._path = path
         self._fd = fd
-        self._size = size
         self._pins = 0
         self._recent = True
         self._unlinked = False
@@ -178,16 +179,13 @@ class DiskFile:
         fd = self._fd if self._fd >= 0 else self._reopen()
         self._recent = True
         written = os.write(fd, octets)
-        self._size += written
         if written != len(octets):
             self._write_rest(memoryview(octets)[written:])
 
     def _write_rest(self, rest: memoryview) -> None:
         # A full disk causes a short write first. The next write then gets the reason.
         while rest:
-            written = os.write(self._fd, rest)
-            self._size += written
-            rest = rest[written:]
+            rest = rest[os.write(self._fd, rest) :]
 
     def read(self, position: int, length: int) -> bytes:
         fd = self._fd if self._fd >= 0 else self._reopen()
@@ -206,12 +204,11 @@ class DiskFile:
         return b"".join(parts)
 
     def size(self) -> int:
-        return self._size
+        return (os.fstat(self._fd) if self._fd >= 0 else os.stat(self._path)).st_size
 
     def truncate(self, size: int) -> None:
         fd = self._fd if self._fd >= 0 else self._reopen()
         os.ftruncate(fd, size)
-        self._size = size
 
     def sync(self) -> None:
         os.fdatasync(self._fd if self._fd >= 0 else self._reopen())
@@ -339,11 +336,11 @@ class DiskFiles:
         if named is not None and (known := named.get(name)) is not None:
             return known
         if create:
-            fd = self.descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            file = DiskFile(self, path, fd, os.fstat(fd).st_size)
+            file = DiskFile(self, path, self.descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT))
             self.opened(file)
         else:
-            file = DiskFile(self, path, -1, os.stat(path).st_size)
+            os.stat(path)  # raises FileNotFoundError
+            file = DiskFile(self, path, -1)
         self._handles.setdefault(directory, {})[name] = file
         return file
 

@@ -24,6 +24,7 @@ from ottla.protocol.records.batch import (
     ATTRIBUTES_LOG_APPEND_TIME,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
+    MAGIC,
 )
 from ottla.protocol.records.compression import UNPACKED_BYTES_MAX, unpack
 from ottla.protocol.records.errors import CorruptRecordsError
@@ -31,7 +32,8 @@ from ottla.protocol.records.outline import PARTS_MAX, first_since
 
 BATCHES_VERIFIED_MAX: Final = 4096
 """Maximum number of batches in a slice whose order had to be verified: they take some milliseconds."""
-_base_offset_of = Struct(">q").unpack
+_PLACE: Final = Struct(">qi4xb6xi")
+"""base_offset, batch_length, magic, last_offset_delta"""
 _new_tuple = tuple[Any, ...].__new__  # as in log.py
 
 UNPACKED_PER_SEARCH: Final = UNPACKED_BYTES_MAX
@@ -101,15 +103,17 @@ def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
     Raises DamagedLogError if damage hides it: the batches behind the damage must not be mistaken for the next ones."""
     for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
         segment = log.segments[at]
-        found = segment.find_in_order(offset)
-        if found is not None and found[2]:
-            return segment, found[0]
-        damage = found[0] if found is not None else segment.damage_behind(offset)
-        if damage is not None:
-            for position, header in segment.walk(0):  # perhaps only the index is damaged
+        place, found, is_certain = segment.seek(offset)
+        if not is_certain:  # perhaps only the index is damaged
+            place, found = 0, None
+            for position, header in segment.walk(0):
                 if header[0] + header[6] >= offset:
                     return segment, position
-            raise _damaged(segment, damage, offset, "the offset is not in its place")
+                place = position + header[1] + LOG_OVERHEAD_BYTES
+            if place < segment.size:
+                raise _damaged(segment, place, offset, "the offset is not in its place")
+        if found is not None:
+            return segment, place
     return None
 
 
@@ -161,9 +165,13 @@ def _next_base(log: LogState, segment: Segment) -> int:
 
 def _trim(segment: Segment, position: int, stop: int, max_bytes: int, min_one_batch: bool) -> tuple[int, int]:
     """(where a slice of at most `max_bytes` ends, the base offset of the batch there)."""
-    boundary = segment.offset_index.boundary(position + max_bytes)
+    indexed, boundary = segment.offset_index.boundary_entry(position + max_bytes)
     if boundary > position:
-        return boundary, _base_offset_of(segment.file.read(boundary, 8))[0]
+        raw = segment.file.read(boundary, _PLACE.size)
+        if len(raw) == _PLACE.size:
+            base, _, magic, delta = _PLACE.unpack(raw)
+            if magic == MAGIC and base <= base + delta <= indexed:  # the index is not damaged
+                return boundary, base
     end, following = position, -1
     for at, header in segment.walk(position, stop):
         size = header[1] + LOG_OVERHEAD_BYTES

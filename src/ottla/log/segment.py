@@ -1,7 +1,8 @@
 """Holds one segment of a log: a file of record batches, its two sparse indexes and its index of aborted transactions.
 
 Invariants: offsets of batches rise strictly; `size` is the file's length and ends a whole batch; every index entry
-points at the start of a batch.
+points at the start of a batch. A disk or another process may break them, so index entries are compared with the batches
+that they name, and the indexes of a segment that is cut are rebuilt if they do not match.
 
 Source: Kafka's LogSegment.java, UnifiedLog.java (file names).
 """
@@ -14,6 +15,7 @@ from struct import Struct
 from typing import Final
 
 from ottla.log.files import File, FileSystem
+from ottla.log.index.file import UnsoundIndexError
 from ottla.log.index.offsets import INDEX_FLUSH_ENTRIES, OFFSET_ENTRY, RELATIVE_OFFSET_MAX, IndexCache, OffsetIndex
 from ottla.log.index.times import TIME_ENTRY, TimeIndex
 from ottla.log.index.transactions import TransactionIndex
@@ -65,10 +67,15 @@ class Segment:
         create: bool,
         suffix: str = "",
     ) -> None:
-        """A segment on disk, or with `create` an empty one. `suffix` is for the ones compaction is building."""
+        """A segment on disk, or with `create` an empty one, without what files of these names may hold: another process
+        has put them there. `suffix` is for the ones compaction is building."""
         self.files = files
         self.base_offset = base_offset
         self.path = f"{directory}/{segment_name(base_offset)}"
+        if create:
+            for path in self.names(suffix):
+                if files.exists(path):
+                    files.unlink(path)
         self.file: File = files.open(f"{self.path}.log{suffix}", create=create)
         self.size = self.file.size()
         self.inherited = self.size  # what is behind it this process wrote
@@ -135,15 +142,35 @@ class Segment:
         return self.max_timestamp_value, self.max_timestamp_offset
 
     def load_max_timestamp(self) -> None:
-        """For a segment found on disk whose indexes are complete: the last time index entry holds it."""
+        """For a segment found on disk whose indexes are complete: the last time index entry holds it, unless a batch
+        contradicts it. Retention deletes segments by it."""
         timestamp, offset = self.time_index.last()
-        self.max_timestamp_value, self.max_timestamp_offset = timestamp, offset
+        is_known = timestamp >= 0 and self._is_newest(timestamp, offset)
+        self.max_timestamp_value, self.max_timestamp_offset = (
+            (timestamp, offset) if is_known else (-1, self.base_offset)
+        )
         self.max_timestamp_known = True
-        if timestamp < 0 and self.size:
+        if not is_known:
+            self.max_timestamp_value, self.max_timestamp_offset = -1, self.base_offset
             for _, header in self.walk(0):
                 if header[8] > self.max_timestamp_value:
                     self.max_timestamp_value = header[8]
                     self.max_timestamp_offset = header[0] + header[6]
+
+    def _is_newest(self, timestamp: int, offset: int) -> bool:
+        """Whether the batch with this offset has this timestamp, and none of the last ones is newer. The offset index
+        is not loaded for that if this is one of the last batches, as it usually is."""
+        last = self.offset_index.last_on_disk()
+        tail = [header for _, header in self.walk(last[1] if last else 0)]
+        if tail and tail[0][0] <= offset:
+            named = [header for header in tail if header[0] <= offset <= header[0] + header[6]]
+            return [header[8] for header in named] == [timestamp] == [max(header[8] for header in tail)]
+        return all(header[8] <= timestamp for header in tail) and self._has_timestamp(timestamp, offset)
+
+    def _has_timestamp(self, timestamp: int, offset: int) -> bool:
+        """Whether the batch with this offset has this timestamp."""
+        found = self.find(offset)
+        return found is not None and found[1][8] == timestamp and found[1][0] <= offset
 
     def largest_timestamp(self, wall: WallClock) -> int:
         """The timestamp for retention by time: the greatest record timestamp, or `created_ms` if there is none."""
@@ -153,9 +180,10 @@ class Segment:
     def rolling_timestamp(self) -> int:
         """The first batch's timestamp, -1 for an empty segment or a batch without one."""
         if self.first_timestamp is None:
-            if self.size < HEADER_BYTES:
+            raw = self.file.read(0, HEADER_BYTES) if self.size >= HEADER_BYTES else b""
+            if len(raw) < HEADER_BYTES:
                 return -1
-            header: RawHeader = HEADER.unpack(self.file.read(0, HEADER_BYTES))
+            header: RawHeader = HEADER.unpack(raw)
             self.first_timestamp = header[8]
         return self.first_timestamp
 
@@ -177,11 +205,16 @@ class Segment:
 
     def find(self, offset: int) -> tuple[int, RawHeader] | None:
         """The first batch that ends at or after `offset`: (position, header), None when there is none."""
-        found = self.find_in_order(offset)
-        return None if found is None else found[:2]
+        position, header, is_certain = self.seek(offset)
+        if is_certain:
+            return None if header is None else (position, header)
+        return next((each for each in self.walk(0) if each[1][0] + each[1][6] >= offset), None)
 
-    def find_in_order(self, offset: int) -> tuple[int, RawHeader, bool] | None:
-        """Like `find`; also returns whether the batches from the index entry to that batch are in unbroken order, as
+    def seek(self, offset: int) -> tuple[int, RawHeader | None, bool]:
+        """Find the first batch that ends at or after `offset`, from an index entry on: its position, its header, and
+        whether the result is certain. Without such a batch: where walking ended, and None.
+
+        It is certain if the batches from the entry to that batch, or to the segment's end, are in unbroken order, as
         `walk` checks it."""
         indexed, position = self.offset_index.entry_for(offset)
         end, expected, offset_max = self.size, self.base_offset, self.base_offset + RELATIVE_OFFSET_MAX
@@ -200,29 +233,28 @@ class Segment:
                 if last >= offset:
                     header: RawHeader = HEADER.unpack_from(window, at)
                     whole = HEADER_BYTES <= length + LOG_OVERHEAD_BYTES <= end - position - at
-                    return (position + at, header, in_order and is_met) if whole else None
+                    return position + at, header, in_order and is_met and whole
                 if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
-                    return None
+                    return position + at, None, False
                 expected = last + 1
                 at += length + LOG_OVERHEAD_BYTES
             if at == 0:
-                return None
+                break
             position += at
-        return None
-
-    def damage_behind(self, offset: int) -> int | None:
-        """The position at which walking from `offset` on fails before the segment's end, because no batch begins there.
-        None if the walk succeeds."""
-        end = self.offset_index.lookup(offset)
-        for position, header in self.walk(end):
-            end = position + header[1] + LOG_OVERHEAD_BYTES
-        return end if end < self.size else None
+        return position, None, in_order and is_met and position == end
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> tuple[int, RawHeader] | None:
         """The first batch at or after `from_offset` that may hold a record with a timestamp >= the one asked."""
-        _, offset = self.time_index.lookup(timestamp)
-        start = self.offset_index.lookup(max(offset, from_offset))
-        for position, header in self.walk(start, chunk=64 << 10):
+        try:
+            older, offset = self.time_index.lookup(timestamp)
+        except UnsoundIndexError:
+            older, offset = -1, self.base_offset
+        if older >= 0 and not self._has_timestamp(older, offset):
+            offset = self.base_offset
+        found = self.find(max(offset, from_offset))
+        if found is None:
+            return None
+        for position, header in self.walk(found[0], chunk=64 << 10):
             if header[8] >= timestamp and header[0] + header[6] >= from_offset:
                 return position, header
         return None
@@ -241,33 +273,41 @@ class Segment:
     def truncate(self, offset: int, index_interval_bytes: int) -> int:
         """Drop every batch that ends at or after `offset`; `resume` must follow. Returns the base offset of the first
         dropped one. Indexes that contradict the batches are rebuilt, with entries at this interval."""
-        found = self.find_in_order(offset)
-        if found is not None and found[2]:
-            position, header, _ = found
+        self.size = min(self.size, self.file.size())  # another process may have cut it
+        position, header, is_certain = self.seek(offset)
+        if not is_certain:
+            found = next((each for each in self.walk(0) if each[1][0] + each[1][6] >= offset), None)
+            position, header = (self.size, None) if found is None else found
+        if header is not None:
             offset = min(offset, header[0])
-            self.truncate_at(position, offset)
-            return offset
-        first = next((each for each in self.walk(0) if each[1][0] + each[1][6] >= offset), None)
-        if first is not None:
-            position, header = first
-            offset = min(offset, header[0])
-            self.truncate_at(position, offset)
-        self.offset_index.cut(0)
-        self.time_index.truncate_to(self.base_offset)
-        self.begin_resume()
-        for position, header in self.walk(0):
-            last_offset, size = header[0] + header[6], header[1] + LOG_OVERHEAD_BYTES
-            self.note_batch(position, size, last_offset, header[8], index_interval_bytes)
+            is_certain = self.truncate_at(position, offset) and is_certain
+        if not (is_certain and self.indexes_match()):
+            self._rebuild_indexes(index_interval_bytes)
         return offset
 
-    def truncate_at(self, position: int, offset: int) -> None:
-        """Cut the file at `position`, where the batch at `offset` begins, and the indexes from `offset` on."""
+    def truncate_at(self, position: int, offset: int) -> bool:
+        """Cut the file at `position`, where the batch at `offset` begins, and the indexes from `offset` on. Returns
+        False if the sparse indexes could not be cut: they are empty now. Raises OSError."""
         self.file.truncate(position)
         self.size = position
         self.inherited = min(self.inherited, position)
-        self.offset_index.truncate_to(offset)
-        self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
+        try:
+            self.offset_index.truncate_to(offset)
+            self.time_index.truncate_to(offset)
+        except UnsoundIndexError:
+            self.offset_index.clear()
+            self.time_index.clear()
+            return False
+        return True
+
+    def _rebuild_indexes(self, interval: int) -> None:
+        """Rebuild the sparse indexes in place, with entries at this interval. Raises OSError."""
+        self.offset_index.clear()
+        self.time_index.clear()
+        self.begin_resume()
+        for position, header in self.walk(0):
+            self.note_batch(position, header[1] + LOG_OVERHEAD_BYTES, header[0] + header[6], header[8], interval)
 
     def begin_resume(self) -> None:
         """Restart the counters at the last index entries, before `note_batch` processes the batches behind them."""
@@ -331,13 +371,19 @@ class Segment:
         end = position + header[1] + LOG_OVERHEAD_BYTES
         return header[3] == 2 and header[0] + header[6] == last_offset and position < end <= self.size
 
-    def time_index_is_sound(self) -> bool:
-        """Whether the last entry names an existing batch, with its timestamp."""
-        timestamp, offset = self.time_index.last()
+    def indexes_match(self) -> bool:
+        """Whether the last entry of both sparse indexes names an existing batch, with its timestamp, and whether the
+        last indexed batch is not newer than the last timestamp."""
+        last, (timestamp, offset) = self.offset_index.last(), self.time_index.last()
+        if last is not None and not self.batch_ends_at(*last):
+            return False
         if timestamp < 0:
-            return self.offset_index.last() is None or self.rolling_timestamp() < 0
+            return last is None or self.rolling_timestamp() < 0
         found = self.find(offset)
-        return found is not None and found[1][8] == timestamp and found[1][0] + found[1][6] == offset
+        if found is None or found[1][8] != timestamp or found[1][0] + found[1][6] != offset:
+            return False
+        indexed = next(self.walk(last[1]), None) if last is not None else None
+        return last is None or (indexed is not None and indexed[1][8] <= timestamp)
 
     def complete_time_index(self) -> None:
         if self.size:

@@ -76,17 +76,20 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
         raise log.durability.fail(f"truncating {log.directory} failed: {error}") from error
     _cut_offsets(log, offset)
     log.epochs.truncate_from_end(offset)
-    log.durability.drop_snapshots_above(offset)
-    replayed = state.rebuild_producers(
-        log.files,
-        log.directory,
-        log.segments.all,
-        log.producers,
-        log.durability.snapshots,
-        log.log_start_offset,
-        offset,
-        log.wall.at(now),
-    )
+    try:
+        log.durability.drop_snapshots_above(offset)
+        replayed = state.rebuild_producers(
+            log.files,
+            log.directory,
+            log.segments.all,
+            log.producers,
+            log.durability.snapshots,
+            log.log_start_offset,
+            offset,
+            log.wall.at(now),
+        )
+    except OSError as error:
+        raise log.durability.fail(f"rebuilding the producers of {log.directory} failed: {error}") from error
     log.segments.replaced(log.segments.all)
     log.durability.replayed(replayed)
     log.state_rebuilt()

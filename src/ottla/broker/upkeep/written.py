@@ -100,13 +100,15 @@ class WrittenPartitions:
 
     def _add(self, sign: str, place: TopicIdPartition) -> bool:
         assert self._file is not None
-        size = self._file.size()
+        size = -1
         try:
+            size = self._file.size()
             self._file.write(_entry(sign, place))
         except OSError as error:
             self._report(error)
             with suppress(OSError):
-                self._file.truncate(size)
+                if size >= 0:
+                    self._file.truncate(size)
             return False
         return True
 

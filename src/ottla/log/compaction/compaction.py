@@ -244,7 +244,8 @@ class Compaction:
         self._replace(group, cleaned)
 
     def _undo(self, cleaned: Segment) -> None:
-        cleaned.file.size()
+        with contextlib.suppress(OSError):
+            cleaned.file.size()
         cleaned.close()
         if self.log.files.exists(self.log.directory):
             self._remove_unfinished(cleaned.base_offset)

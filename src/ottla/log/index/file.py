@@ -4,6 +4,8 @@ It tracks how long the file should be, which entries wait to be written, and whe
 
 Entries are buffered until `flush`. Entries that the disk does not accept stay buffered. The incomplete rest of a failed
 write is cut off before the next one.
+
+Another process, or the disk, may change the file. An index is a hint: its segment rebuilds it if it can't be cut.
 """
 
 from __future__ import annotations
@@ -12,6 +14,11 @@ from struct import Struct
 from typing import ClassVar
 
 from ottla.log.files import File, FileSystem
+
+
+class UnsoundIndexError(Exception):
+    """Raised if an index file has fewer entries than this process knows of: the file was changed, and the index has to
+    be rebuilt from the batches."""
 
 
 class IndexFile:
@@ -51,12 +58,23 @@ class IndexFile:
         self._handle()
 
     def cut_file(self) -> None:
-        """Make the file as long as its entries, so that appending continues in the right place. Raises OSError."""
-        self._handle().truncate(self.entries * self.ENTRY.size)
+        """Make the file as long as its entries, so that appending continues in the right place. Raises
+        UnsoundIndexError if it is shorter, and OSError."""
+        size = self.entries * self.ENTRY.size
+        if self._handle().size() < size:
+            raise UnsoundIndexError(f"{self._path} is shorter than {size} bytes")
+        self._handle().truncate(size)
+        self._dirty = True
+
+    def clear(self) -> None:
+        """Drop all entries, whatever the file has. Raises OSError."""
+        self._pending.clear()
+        self.entries = 0
+        self._handle().truncate(0)
         self._dirty = True
 
     def _drop_behind(self, entries: int) -> None:
-        """Keep the first `entries` entries, written or not. Raises OSError."""
+        """Keep the first `entries` entries, written or not. Raises UnsoundIndexError, OSError."""
         written = self.entries - self.pending_entries
         self.entries = entries
         if entries < written:

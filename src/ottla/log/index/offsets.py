@@ -3,8 +3,9 @@
 8-byte entries (offset - base_offset: int32, position: int32), both strictly rising. An entry names the last offset of a
 batch and where that batch begins, so the floor of an offset is a place at or before its batch.
 
-An index is only ever a hint that can be rebuilt from the segment. Entries are written INDEX_FLUSH_ENTRIES at a time, so
-a killed process leaves an index that is short by at most that many entries, and never wrong.
+An index is only ever a hint that can be rebuilt from the segment; `Segment` verifies what it reads here. Entries are
+written INDEX_FLUSH_ENTRIES at a time, so a killed process leaves an index that is short by at most that many entries,
+and never wrong.
 
 Source: Kafka's OffsetIndex.java. Unlike Kafka's the file is not preallocated; a preallocated one (zeros after the last
 entry) is read up to the first entry that does not rise.
@@ -95,9 +96,14 @@ class OffsetIndex(IndexFile):
 
     def boundary(self, position: int) -> int:
         """The greatest indexed batch start at or before `position`; 0 when there is none."""
-        _, positions = self._arrays()
+        return self.boundary_entry(position)[1]
+
+    def boundary_entry(self, position: int) -> tuple[int, int]:
+        """(last offset, position) of the greatest indexed batch start at or before `position`; (-1, 0) when there is
+        none."""
+        offsets, positions = self._arrays()
         at = bisect_right(positions, position)
-        return positions[at - 1] if at else 0
+        return (self._base_offset + offsets[at - 1], positions[at - 1]) if at else (-1, 0)
 
     def boundary_after(self, position: int) -> int | None:
         """The smallest indexed batch start behind `position`; None when there is none."""
@@ -114,15 +120,16 @@ class OffsetIndex(IndexFile):
         """`last`, of a closed segment, without reading the whole index."""
         if not self._files.exists(self._path):
             return None
-        size = self._files.size(self._path)
-        if size < OFFSET_ENTRY.size:
-            return None
+        size = self._handle().size()
         size -= size % OFFSET_ENTRY.size
-        relative, position = OFFSET_ENTRY.unpack(self._handle().read(size - OFFSET_ENTRY.size, OFFSET_ENTRY.size))
-        return self._base_offset + relative, position
+        octets = self._handle().read(max(size - OFFSET_ENTRY.size, 0), OFFSET_ENTRY.size)
+        if len(octets) < OFFSET_ENTRY.size:
+            return None
+        relative, position = OFFSET_ENTRY.unpack(octets)
+        return (self._base_offset + relative, position) if position >= 0 else None
 
     def cut(self, entries: int) -> None:
-        """Keep the first `entries` entries."""
+        """Keep the first `entries` entries. Raises UnsoundIndexError, OSError."""
         offsets, positions = self._arrays()
         if entries >= len(offsets):
             return
@@ -131,9 +138,13 @@ class OffsetIndex(IndexFile):
         self._drop_behind(entries)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries whose last offset is >= `offset`."""
+        """Drop entries whose last offset is >= `offset`. Raises UnsoundIndexError, OSError."""
         offsets, _ = self._arrays()
         self.cut(bisect_right(offsets, offset - self._base_offset - 1))
+
+    def clear(self) -> None:
+        super().clear()
+        self._offsets, self._positions = array("i"), array("i")
 
     def load(self) -> int:
         """Read the file and keep its sound entries. Returns how many bytes at the end of the file were not sound."""
@@ -189,8 +200,11 @@ class OffsetIndex(IndexFile):
 
 
 def _rising_prefix(offsets: array[int], positions: array[int]) -> int:
-    """How many leading entries rise strictly in both columns: fast for the sound file, exact for the torn one."""
+    """How many leading entries are not negative and rise strictly in both columns: fast for the sound file, exact for
+    the torn one."""
     count = len(offsets)
+    if count and (offsets[0] < 0 or positions[0] < 0):
+        return 0
     if _strictly_rising(offsets) and _strictly_rising(positions):
         return count
     for at in range(1, count):

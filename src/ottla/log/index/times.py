@@ -14,7 +14,7 @@ from struct import Struct
 from typing import ClassVar, Final
 
 from ottla.log.files import FileSystem
-from ottla.log.index.file import IndexFile
+from ottla.log.index.file import IndexFile, UnsoundIndexError
 
 TIME_ENTRY: Final = Struct(">qi")
 
@@ -46,7 +46,8 @@ class TimeIndex(IndexFile):
             self.entries += 1
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
-        """The newest entry (timestamp, offset) with a timestamp <= the one asked; (-1, base_offset) if none."""
+        """The newest entry (timestamp, offset) with a timestamp <= the one asked; (-1, base_offset) if none. Raises
+        UnsoundIndexError."""
         self.last()
         low, high = 0, self.entries
         found = (-1, self._base_offset)
@@ -61,7 +62,7 @@ class TimeIndex(IndexFile):
         return found
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries whose offset is >= `offset`."""
+        """Drop entries whose offset is >= `offset`. Raises UnsoundIndexError, OSError."""
         self.last()
         keep = self.entries
         while keep and self._entry(keep - 1)[1] >= offset:
@@ -69,20 +70,24 @@ class TimeIndex(IndexFile):
         self.cut(keep)
 
     def cut(self, entries: int) -> None:
-        """Keep the first `entries` entries."""
+        """Keep the first `entries` entries. Raises UnsoundIndexError, OSError."""
         self.last()
         if entries >= self.entries:
             return
         self._last = self._entry(entries - 1) if entries else (-1, self._base_offset)
         self._drop_behind(entries)
 
+    def clear(self) -> None:
+        super().clear()
+        self._last = (-1, self._base_offset)
+
     def load(self) -> int:
         """Find the sound entries of the file. Returns how many bytes at its end were not sound."""
-        size = self._files.size(self._path) if self._files.exists(self._path) else 0
+        size = self._handle().size() if self._files.exists(self._path) else 0
         self._pending.clear()
         self.entries = size // TIME_ENTRY.size
         if self.entries and not self._sound(self.entries - 1):  # torn, or preallocated: zeros at the end
-            kept = len(self._files.read_bytes(self._path).rstrip(b"\0"))
+            kept = len(self._handle().read(0, size).rstrip(b"\0"))
             self.entries = min(self.entries, -(-kept // TIME_ENTRY.size))
         while self.entries and not self._sound(self.entries - 1):
             self.entries -= 1
@@ -94,7 +99,7 @@ class TimeIndex(IndexFile):
         if timestamp <= 0 and offset <= self._base_offset:
             return False  # preallocated zeros
         if at == 0:
-            return True
+            return offset >= self._base_offset
         before = self._entry(at - 1)
         return timestamp >= before[0] and offset >= before[1]
 
@@ -103,6 +108,9 @@ class TimeIndex(IndexFile):
         pending_from = self.entries * TIME_ENTRY.size - len(self._pending)
         if position >= pending_from:
             timestamp, relative = TIME_ENTRY.unpack_from(self._pending, position - pending_from)
-        else:
-            timestamp, relative = TIME_ENTRY.unpack(self._handle().read(position, TIME_ENTRY.size))
+            return timestamp, relative + self._base_offset
+        octets = self._handle().read(position, TIME_ENTRY.size)
+        if len(octets) < TIME_ENTRY.size:
+            raise UnsoundIndexError(f"{self._path} has no entry at {position}")
+        timestamp, relative = TIME_ENTRY.unpack(octets)
         return timestamp, relative + self._base_offset

@@ -81,10 +81,14 @@ class TransactionIndex(IndexFile):
     def _keep(self, kept: list[AbortedTransaction]) -> bool:
         """Hold these leading entries. True if the file held more. Raises OSError."""
         self._aborted, self.entries = kept, len(kept)
-        is_longer = self._handle().size() != self.entries * TRANSACTION_ENTRY.size
-        if is_longer:
+        size, wanted = self._handle().size(), self.entries * TRANSACTION_ENTRY.size
+        if size < wanted:  # another process has cut it
+            self._handle().truncate(0)
+            self._pending += b"".join(TRANSACTION_ENTRY.pack(VERSION, *entry) for entry in kept)
+            self.flush()
+        elif size > wanted:
             self.cut_file()
-        return is_longer
+        return size > wanted
 
     def dirty_files(self) -> list[File]:
         """The file, if it was written since the last call. Raises OSError."""

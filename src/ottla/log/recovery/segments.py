@@ -153,12 +153,8 @@ class SegmentRecovery:
         unsound = segment.offset_index.load()
         segment.offset_index.activate()
         unsound_times = segment.time_index.load()
-        last = segment.offset_index.last()
-        if last is not None and not segment.batch_ends_at(*last):
-            self._rebuild_indexes(segment, "the index does not match the batches")
-            return
-        if not segment.time_index_is_sound():
-            self._rebuild_indexes(segment, "the time index does not match the batches")
+        if not segment.indexes_match():
+            self._rebuild_indexes(segment, "they did not match the batches")
             return
         if unsound:
             segment.offset_index.cut_file()
