@@ -7,6 +7,7 @@ import random
 import pytest
 
 from ottla.log.answers import Damage
+from ottla.log.checking import damage_in_first
 from ottla.log.compaction.compaction import Compaction
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
@@ -93,3 +94,20 @@ def test_segments_that_go_meanwhile_are_left() -> None:
     next(steps)
     log.truncate_fully_and_start_at(100, now=NOW)
     assert not [found for found in steps if isinstance(found, Damage)]
+
+
+def test_a_batch_that_a_reader_gets_is_damaged_also_if_none_begins_there() -> None:
+    files = disk()
+    log = open_log(files)
+    for number in range(3):
+        put(log, batch(b"%d" % number))
+    result = log.read(1, 1000)
+    assert result.slice is not None
+    assert damage_in_first(result.slice, 1) is None
+    content = files._file(result.slice.file.path).content
+    for bit in [*range(8 * 8, 12 * 8), *range(16 * 8, 17 * 8)]:  # of its length and its magic
+        content[result.slice.position + bit // 8] ^= 1 << bit % 8
+        damage = damage_in_first(result.slice, 1)
+        assert damage is not None, bit
+        assert damage.first == 1, bit
+        content[result.slice.position + bit // 8] ^= 1 << bit % 8

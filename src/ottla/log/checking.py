@@ -19,13 +19,13 @@ SLICE_BATCHES: Final = 500
 """A slice ends behind so many batches, which take a millisecond or two."""
 
 
-def damage_in_first(batches: FileSlice) -> Damage | None:
-    """The damage of the first batch of a slice that a reader gets, according to its checksum; None if it is sound.
-    Raises OSError."""
+def damage_in_first(batches: FileSlice, offset: int) -> Damage | None:
+    """The damage of the first batch of a slice that a reader gets who asked for `offset`, according to its checksum;
+    None if it is sound. Raises OSError."""
     end = batches.position + batches.length
     first = next(walk_batches(batches.file, batches.position, end, SLICE_BYTES), None)
     if first is None:
-        return None
+        return Damage(batches.file.path, batches.position, offset, -1, "no batch begins there")
     position, header, batch = first
     if crc32c(batch[ATTRIBUTES_AT:]) == header[4]:
         return None

@@ -201,7 +201,7 @@ def _is_damaged(node: Core, fetch: Fetch, asked: FetchPartition, partition: Part
     if partition.sent_to.get(fetch.replica_id) != offset:
         partition.sent_to[fetch.replica_id] = offset
         return False
-    damage = damage_in_first(batches)
+    damage = damage_in_first(batches, offset)
     if damage is not None:
         node.failures.found_damage(partition, damage)
     return damage is not None

@@ -109,7 +109,7 @@ def _gzip(octets: bytes) -> bytes:
 
 
 class CorruptError(InvariantError):
-    """A batch does not match its checksum."""
+    """A batch does not match its checksum, or no batch begins at its place: bytes were changed."""
 
 
 def decode_batches(octets: bytes) -> list[ReadBatch]:
@@ -130,8 +130,8 @@ def decode_batches(octets: bytes) -> list[ReadBatch]:
 @lru_cache(maxsize=4096)
 def _decode_batch(octets: bytes) -> ReadBatch:
     base_offset, length, leader_epoch, magic, crc = _HEAD.unpack_from(octets)
-    if magic != 2 or length + 12 != len(octets):
-        raise InvariantError(f"a batch with magic {magic} and length {length} at offset {base_offset}")
+    if magic != 2:
+        raise CorruptError(f"a batch with magic {magic} and length {length} at offset {base_offset}")
     if crc32c(octets[21:]) != crc:
         raise CorruptError(f"the batch at offset {base_offset} does not match its CRC")
     attributes, last_delta, base_ms, _, producer_id, epoch, sequence, count = _BODY.unpack_from(octets, 21)
