@@ -156,6 +156,7 @@ class CompactedReplicaChecker(ReplicaChecker):
 
     def look_at_rest(self, nodes: list[Node]) -> None:
         """Check at rest that each replica has all committed records that it must have, and no others."""
+        self._read_liars_again(nodes)
         for (node_id, index), copy in self.copies.items():
             committed = self.committed.setdefault(index, Committed())
             self._look_at_kept(node_id, index, committed.batches.values(), copy)

@@ -443,13 +443,7 @@ class ReplicaChecker:
         """Check at rest that the replicas are equal, byte for byte, from the latest of their start offsets on, and that
         all promises are kept. The logs of spoiled disks are read again. They may lack records that no other replica has
         either: those that a leader had lost to which no other replica was in sync or eligible."""
-        for node in nodes:
-            if node.node_id in self.liars:
-                for index in self._places.get(node.node_id, NONE):
-                    copy, partition = self.copies[node.node_id, index], node.replicas.get(self.topic, index)
-                    if partition is not None:
-                        copy.cuts = -1
-                        self._read(node.node_id, index, partition, copy, may_have_gaps=True)
+        self._read_liars_again(nodes)
         for index in {*self.acks, *(index for _, index in self.copies)}:
             copies = [self.copies[node.node_id, index] for node in nodes if (node.node_id, index) in self.copies]
             if not copies:
@@ -464,6 +458,16 @@ class ReplicaChecker:
                 for offset, (value, _) in told.get(index, {}).items():
                     if offset >= start and copies[0].value_at(offset) != value:
                         raise InvariantError(f"3: {self.topic}-{index} has lost {value!r} at {offset}")
+
+    def _read_liars_again(self, nodes: list[Node]) -> None:
+        """Read the logs of spoiled disks as they are at rest, with their gaps."""
+        for node in nodes:
+            if node.node_id in self.liars:
+                for index in self._places.get(node.node_id, NONE):
+                    copy, partition = self.copies[node.node_id, index], node.replicas.get(self.topic, index)
+                    if partition is not None:
+                        copy.cuts = -1
+                        self._read(node.node_id, index, partition, copy, may_have_gaps=True)
 
 
 def _seen(partition: Partition) -> tuple[object, ...]:
