@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from ottla.client.client import EARLIEST
+from ottla.client.dead_letters import DEAD_LETTERS, REDRIVE_PREFIX
+from ottla.client.errors import ConnectionClosedError
 from ottla.console.page import ROWS, Context
 from ottla.console.pages import groups, share_groups
-from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from ottla.console.rendering import html
+from ottla.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 from ottla.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from ottla.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
@@ -19,6 +28,12 @@ from ottla.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponseTopic,
 )
 from ottla.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from ottla.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from ottla.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -41,10 +56,12 @@ class ClusterOfGroups(LargeCluster):
     def __init__(self, type: str, count: int) -> None:
         super().__init__()
         self.encoded_lists: list[bytes] = []
+        self.refused_private: set[object] = set()
         for node in range(NODES):
             rows = [
                 ListedGroup(f"group-{number:04}", "consumer", "Stable", type) for number in range(node, count, NODES)
             ]
+            rows.append(ListedGroup(f"{REDRIVE_PREFIX}group-{GROUPS - 1 - node:04}", "", "Empty", "classic"))
             encoded = bytearray()
             ListGroupsResponse(groups=rows).encode(encoded, ListGroupsResponse.MAX_VERSION)
             self.encoded_lists.append(bytes(encoded))
@@ -53,6 +70,9 @@ class ClusterOfGroups(LargeCluster):
         self.requests.append("metadata")
         parts = [MetadataResponsePartition(0, 0, 0, 0, [0], [0], [])]
         return MetadataResponse(topics=[MetadataResponseTopic(name=name, partitions=parts) for name in wanted])
+
+    def drop(self, connection: Any) -> None:
+        pass
 
     def broker_ids(self) -> list[int]:
         return list(range(NODES))
@@ -63,7 +83,7 @@ class ClusterOfGroups(LargeCluster):
     def send(self, request: Any) -> Any:
         if isinstance(request, DescribeConfigsRequest):
             self.requests.append(request)
-            return DescribeConfigsResponse(results=[])
+            return DescribeConfigsResponse(results=[configs_of(each.resource_name) for each in request.resources])
         return super().send(request)
 
 
@@ -71,6 +91,7 @@ class Node:
     """A connection to one node of it."""
 
     address = "localhost"
+    private: ClassVar[dict[int, tuple[int, int]]] = {}
 
     def __init__(self, cluster: ClusterOfGroups, node_id: int) -> None:
         self.cluster, self.node_id = cluster, node_id
@@ -88,6 +109,7 @@ class Node:
             ShareGroupDescribeRequest: lambda asked: ShareGroupDescribeResponse(
                 groups=[DescribedShareGroup(0, None, name, "Stable", 1, 1, "simple", []) for name in asked.group_ids]
             ),
+            ListOffsetsRequest: bounds,
             DescribeShareGroupOffsetsRequest: lambda asked: DescribeShareGroupOffsetsResponse(
                 groups=[start(each) for each in asked.groups]
             ),
@@ -97,12 +119,38 @@ class Node:
         self.cluster.requests.append(request)
         return answer(request)
 
+    def post(self, request: Any, version: int) -> Any:
+        return self.send(request, version)
+
+    def take(self, answer: Any) -> Any:
+        return answer
+
     def listed(self, _: Any) -> Any:
         return ListGroupsResponse.decode(self.cluster.encoded_lists[self.node_id], 0, ListGroupsResponse.MAX_VERSION)[0]
 
 
+def configs_of(group: str) -> DescribeConfigsResult:
+    """Every other group has a dead-letter topic."""
+    topic = f"dlq.{group}" if int(group[-1]) % 2 else ""
+    return DescribeConfigsResult(0, None, 32, group, [DescribeConfigsResourceResult(DEAD_LETTERS, topic)])
+
+
+def bounds(asked: Any) -> ListOffsetsResponse:
+    """Dead-letter topics have the records 3 to 9, others 0 to 6."""
+    rows: list[ListOffsetsTopicResponse] = []
+    for topic in asked.topics:
+        start, end = (3, 10) if topic.name.startswith("dlq.") else (0, 7)
+        at = start if topic.partitions[0].timestamp == EARLIEST else end
+        rows.append(ListOffsetsTopicResponse(topic.name, [ListOffsetsPartitionResponse(0, offset=at)]))
+    return ListOffsetsResponse(topics=rows)
+
+
 def position(asked: Any) -> OffsetFetchResponseGroup:
     row = OffsetFetchResponsePartitions(0, 5, -1, None, 0)
+    if asked.group_id.startswith(REDRIVE_PREFIX):
+        row.metadata = "[[2, 1]]"  # 3, 4 and 7 were sent back
+        topics = [OffsetFetchResponseTopics(each.name, partitions=[row]) for each in asked.topics]
+        return OffsetFetchResponseGroup(asked.group_id, topics, 0)
     return OffsetFetchResponseGroup(asked.group_id, [OffsetFetchResponseTopics("topic-00000", partitions=[row])], 0)
 
 
@@ -125,6 +173,29 @@ def test_a_page_of_groups_asks_for_its_rows_only(type: str) -> None:
     ]
     names = [name for each in described for name in getattr(each, "groups", None) or getattr(each, "group_ids", ())]
     assert len(names) == ROWS
+
+
+def test_a_page_of_share_groups_counts_their_dead_letters_by_offsets() -> None:
+    cluster = ClusterOfGroups("share", GROUPS)
+    view = share_groups.load(context(cluster, page="20"))
+    counts = {each.name: (each.letters_topic, each.dead_letters, each.sent_back) for each in view.groups}
+    assert counts["group-0998"] == (None, 0, 0)
+    assert counts["group-0997"] == ("dlq.group-0997", 7, 3)
+    assert counts["group-0995"] == ("dlq.group-0995", 7, 0)
+    asked = [each for each in cluster.requests if isinstance(each, ListOffsetsRequest)]
+    assert sum(len(each.topics) for each in asked) == ROWS, "the first and the last offset of half the topics"
+
+
+def test_dead_letters_that_could_not_be_asked_are_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Node, _: object) -> None:
+        raise ConnectionClosedError("gone")
+
+    monkeypatch.setattr(Node, "take", refused)
+    view = share_groups.load(context(ClusterOfGroups("share", ROWS)))
+    assert {each.dead_letters for each in view.groups if each.letters_topic} == {None}
+    assert {each.dead_letters for each in view.groups if not each.letters_topic} == {0}
+    assert view.unseen == ("Dead letters on node 0: gone",)
+    assert "could not be asked" in html("share_groups.html", view=view, layout="fragment.html", page=None, part=None)
 
 
 @pytest.mark.parametrize("type", SCREEN)

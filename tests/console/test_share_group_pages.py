@@ -9,11 +9,23 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.client import Client
+from ottla.client.client import LATEST
 from ottla.client.share_groups import Pause
 from ottla.client.share_member import ACCEPT, REJECT, RELEASE, Delivered, ShareMember
 from ottla.client.share_partitions import InFlight, RunState
-from ottla.console.pages.share_group import by_in_words, doing, partition_row, total, why_nothing, with_pause
+from ottla.console.access import Clients
+from ottla.console.page import Context
+from ottla.console.pages.share_group import (
+    by_in_words,
+    doing,
+    load_letters,
+    partition_row,
+    total,
+    why_nothing,
+    with_pause,
+)
 from ottla.console.reading import Config
+from ottla.console.sessions import Session, Shared
 from ottla.doctor.snapshot import Committed, Group, Member
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -21,7 +33,8 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from ottla.testing import EmbeddedBroker
-from tests.harness.console.over_http import User
+from tests.harness.console.over_http import User, settings
+from tests.harness.waiting import soon
 
 GROUP = 32
 CONFIGS = {
@@ -214,6 +227,9 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
         assert (done.status_code, done.headers["location"]) == (303, "/dead-letters?name=mail")
         view = visitor.json("/dead-letters", name="mail")
         assert visitor.json("/share-group/part/letters", name="mail")["waiting"] == 1
+        (row,) = visitor.json("/share-groups", q="mail")["groups"]
+        assert (row["letters_topic"], row["dead_letters"], row["sent_back"]) == ("dlq.mail", 3, 2)
+        assert ">3</a>, 2 sent back" in visitor.get("/share-groups", q="mail")
         assert (view["waiting"], sum(each["is_back"] for each in view["letters"])) == (1, 2)
         assert visitor.json("/topic", name="tasks")["records"] == 12
         refused = visitor.post("/dead-letters/redrive", {"step": "preview", "most": "9999"}, {"name": "mail"})
@@ -222,6 +238,35 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
             "/dead-letters/redrive", {"step": "preview", "most": "1", "reason": "exhausted"}, {"name": "mail"}
         )
         assert "No dead letter of this kind" in refused.text
+
+
+def test_dead_letters_are_counted_without_reading_them_again(console_broker: EmbeddedBroker) -> None:
+    """Two groups share the topic. A session that may read no records counts those that another one has read."""
+    console_broker.create_topic("dlq.both", configs={"errors.deadletterqueue.group.enable": "true"})
+    configs = {**CONFIGS, "errors.deadletterqueue.topic.name": "dlq.both"}
+    used = settings(console_broker.bootstrap_servers)
+    shared = Shared()
+
+    def count(**options: bool) -> tuple[int | None, int]:
+        clients = Clients(used.bootstrap, None, None, deadline_s=30, read_only=True, **options)
+        session = Session(None, clients, shared)
+        view = clients.read(lambda lease: load_letters(Context(used, session, lease, {"name": "one"})))
+        clients.close()
+        return view.waiting, view.unread
+
+    with member(console_broker, "one", configs) as ada, member(console_broker, "two", configs) as bob:
+        ada.acknowledge(take(ada, 2), REJECT)
+        bob.acknowledge(take(bob, 1), REJECT)
+        with Client(console_broker.bootstrap_servers) as client:
+            soon(lambda: client.list_offsets("dlq.both", [0], LATEST)[0] == 3)
+        assert count(no_records=True) == (0, 3), "the offsets are known"
+        assert count() == (2, 0)
+        assert count(no_records=True) == (2, 0)
+        ada.acknowledge(take(ada, 1), REJECT)
+        with Client(console_broker.bootstrap_servers) as client:
+            soon(lambda: client.list_offsets("dlq.both", [0], LATEST)[0] == 4)
+        assert count(no_records=True) == (2, 1)
+        assert count() == (3, 0)
 
 
 def test_a_group_without_a_topic_for_dead_letters_says_so(visitor: User) -> None:

@@ -140,6 +140,12 @@ class Progress:
             self.position = max(self.position, merged.pop(0)[1])
         self.ranges = merged
 
+    def left(self, first: int, end: int) -> int:
+        """How many offsets from `first` up to but excluding `end` were not sent back."""
+        first = max(first, self.position)
+        done = sum(max(0, min(high, end) - max(low, first)) for low, high in self.ranges)
+        return max(0, end - first - done)
+
     def text(self) -> str:
         """The ranges, relative to the position, for a commit's metadata. Raises ClientError if there are too many."""
         text = json.dumps([[first - self.position, end - first] for first, end in self.ranges], separators=(",", ":"))

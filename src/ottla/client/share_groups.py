@@ -6,7 +6,7 @@ Each function takes a `Client` and raises ClientError.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ ARCHIVING = 3
 
 PAUSED = "share.delivery.paused"
 """The config that pauses a share group. Only Ottla has it."""
+PAUSE_CONFIGS = (PAUSED, f"{PAUSED}.since.ms", f"{PAUSED}.by")
 
 
 class Pause(NamedTuple):
@@ -59,22 +60,32 @@ class ShareOffset(NamedTuple):
     lag: int
 
 
-def pauses_of(client: Client, groups: Sequence[str]) -> dict[str, Pause]:
-    """The pauses of those groups that are paused."""
+def group_configs(client: Client, groups: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str | None]]:
+    """These configs of groups, by group and name. A group whose configs may not be seen is missing."""
     if not groups:
         return {}
-    names = [PAUSED, f"{PAUSED}.since.ms", f"{PAUSED}.by"]
     asked = DescribeConfigsRequest(
-        [DescribeConfigsResource(ConfigResourceType.GROUP, group, names) for group in groups]
+        [DescribeConfigsResource(ConfigResourceType.GROUP, group, list(names)) for group in groups]
     )
-    found: dict[str, Pause] = {}
-    for result in client.send(asked).results:
-        values = {each.name: each.value for each in result.configs}
-        if not result.error_code and values.get(PAUSED) == "true":
-            since = values.get(f"{PAUSED}.since.ms") or ""
-            since_ms = int(since) if since.isdigit() and int(since) else None
-            found[result.resource_name] = Pause(since_ms, values.get(f"{PAUSED}.by") or None)
-    return found
+    return {
+        result.resource_name: {each.name: each.value for each in result.configs}
+        for result in client.send(asked).results
+        if not result.error_code
+    }
+
+
+def pause_in(configs: Mapping[str, str | None]) -> Pause | None:
+    """The pause in a group's configs PAUSE_CONFIGS; None if the group is not paused."""
+    if configs.get(PAUSED) != "true":
+        return None
+    since = configs.get(f"{PAUSED}.since.ms") or ""
+    return Pause(int(since) if since.isdigit() and int(since) else None, configs.get(f"{PAUSED}.by") or None)
+
+
+def pauses_of(client: Client, groups: Sequence[str]) -> dict[str, Pause]:
+    """The pauses of those groups that are paused."""
+    found = {group: pause_in(configs) for group, configs in group_configs(client, groups, PAUSE_CONFIGS).items()}
+    return {group: pause for group, pause in found.items() if pause is not None}
 
 
 def list_share_groups(client: Client) -> list[tuple[str, str]]:

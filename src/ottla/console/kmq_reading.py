@@ -14,9 +14,8 @@ from ottla.client.client import TopicPartition
 from ottla.client.dead_letters import OFFSETS_BY_NAME, headers_of
 from ottla.client.errors import ClientError, check
 from ottla.console.access import RecordsHiddenError
-from ottla.console.browsing.filters import Filter
 from ottla.console.browsing.found import Found
-from ottla.console.browsing.scan import ABORTED, Budget, Scan
+from ottla.console.browsing.scan import scanned
 from ottla.console.group_reading import coordinated, described
 from ottla.console.page import Context, InputError, MissingError
 from ottla.console.reading import extents, leaders_of, topic_of
@@ -152,7 +151,7 @@ def followed(context: Context, config: KmqConfig, spans: Mapping[int, Span], uns
     starts = {index: max(each.position, each.end - room) for index, each in spans.items()}
     ends = {index: each.end for index, each in spans.items()}
     try:
-        rows, positions, _ = scanned(context, config.markers, starts, ends, MARKERS_BYTES, unseen)
+        rows, positions, _ = scanned(context.client, config.markers, starts, ends, MARKERS_BYTES, unseen)
     except RecordsHiddenError as hidden:
         unseen.append(f"Messages in work: {hidden}")
         return {}
@@ -181,26 +180,6 @@ def follow(config: KmqConfig, partition: int, found: Sequence[Found], end: int, 
     return Followed(machine, dict(zip(offsets, stamps, strict=True)), left_out)
 
 
-def scanned(
-    context: Context,
-    topic: str,
-    starts: Mapping[int, int],
-    ends: Mapping[int, int],
-    bytes_max: int,
-    unseen: list[str],
-) -> tuple[list[Found], dict[int, int], bool]:
-    """The records of partitions in the order of their offsets, without those of aborted transactions; the positions
-    that were reached; whether they are the ends."""
-    if all(starts[each] >= ends[each] for each in starts):
-        return [], dict(starts), True
-    limit = sum(max(0, ends[each] - starts[each]) for each in starts)
-    found = Scan(context.client, topic, Filter(), Budget(bytes_max)).forwards(starts, ends, limit)
-    unseen += [each for each in found.troubles if each not in unseen]
-    rows = [each for each in found.found if not each.control and each.transaction != ABORTED]
-    rows.sort(key=lambda each: (each.partition, each.record.offset))
-    return rows, found.positions, found.is_over
-
-
 # ---- dead letters --------------------------------------------------------------------------------------------------
 
 
@@ -227,7 +206,7 @@ def read_letters(
         index: max(lows[topic.name, index], done[index].start if newest is None else end - newest)
         for index, end in ends.items()
     }
-    rows, _, is_over = scanned(context, topic.name, starts, ends, LETTERS_BYTES, unseen)
+    rows, _, is_over = scanned(context.client, topic.name, starts, ends, LETTERS_BYTES, unseen)
     letters = [letter_in(each) for each in rows]
     if newest is None:
         letters = [each for each in letters if each.offset not in done[each.partition]]

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ottla.console.letter_owners import READ_MAX
 from ottla.console.page import Context, Field, InputError, View
 from ottla.escaping import visible, visible_lines
 
-READ_MAX: Final = 500
-"""The newest records of each partition of the dead-letter topic that are read for the page."""
 SHOWN_MAX: Final = 200
 CAUSES_MAX: Final = 50
 VALUE_BYTES: Final = 200
@@ -70,6 +69,7 @@ class DeadLetters(View):
     sent_back: int
     waiting: int
     circling: int
+    unseen: tuple[str, ...] = ()
 
 
 def facts_of(rows: Sequence[LetterRow]) -> dict[str, Any]:

@@ -15,22 +15,17 @@ from urllib.parse import urlencode
 
 from ottla.client.client import Client
 from ottla.console.access import Lease
+from ottla.console.errors import InputError, MissingError
 from ottla.console.sessions import Session
 from ottla.console.settings import Settings
 from ottla.escaping import visible
 from ottla.schemas.decoder import Decoder
 from ottla.times import is_storable, millis_of
 
+__all__ = ["InputError", "MissingError"]  # for pages, beside what is defined here
+
 ROWS: Final = 50
 """Rows of one page of a list."""
-
-
-class MissingError(Exception):
-    """The address names a thing that does not exist; the text is one sentence."""
-
-
-class InputError(Exception):
-    """The address or the form holds a value that cannot be used; the text is one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

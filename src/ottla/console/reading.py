@@ -83,42 +83,42 @@ def offsets(
     replica reports the end of its own log."""
     found: dict[TopicPartition, int] = {}
     for node_id, request in offsets_requests(
-        _with_leader(leaders), time_ms, isolation=isolation, replica=replica
+        with_leader(leaders), time_ms, isolation=isolation, replica=replica
     ).items():
         try:
-            found |= _offsets_in(context.client.broker(node_id).send(request))
+            found |= offsets_in(context.client.broker(node_id).send(request))
         except ClientError as failure:
             _note(unseen, f"Offsets on node {node_id}: {failure}")
     return found
 
 
 def offsets_at(
-    context: Context, leaders: Mapping[TopicPartition, int], times_ms: Sequence[int]
+    context: Context,
+    leaders: Mapping[TopicPartition, int],
+    times_ms: Sequence[int],
+    unseen: list[str] | None = None,
 ) -> list[dict[TopicPartition, int]]:
     """Offsets of partitions at each of several times: one request to each leader of Ottla, one for each time to any
     other."""
-    by_time = [offsets_requests(_with_leader(leaders), each) for each in times_ms]
+    by_time = [offsets_requests(with_leader(leaders), each) for each in times_ms]
     nodes = sorted({node_id for each in by_time for node_id in each})
     answers = read_together(context.client, {node_id: [each[node_id] for each in by_time] for node_id in nodes})
-    found: list[dict[TopicPartition, int]] = []
-    for step in range(len(times_ms)):
-        known = [answers[node_id][step] for node_id in nodes]
-        found.append(
-            {
-                place: at
-                for each in known
-                if not isinstance(each, ClientError)
-                for place, at in _offsets_in(each).items()
-            }
-        )
+    found: list[dict[TopicPartition, int]] = [{} for _ in times_ms]
+    for node_id in nodes:
+        for known, answer in zip(found, answers[node_id], strict=True):
+            if isinstance(answer, ClientError):
+                _note(unseen, f"Offsets on node {node_id}: {answer}")
+            else:
+                known |= offsets_in(answer)
     return found
 
 
-def _with_leader(leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def with_leader(leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Those partitions that have a leader."""
     return {place: node_id for place, node_id in leaders.items() if node_id >= 0}
 
 
-def _offsets_in(answer: Any) -> dict[TopicPartition, int]:
+def offsets_in(answer: Any) -> dict[TopicPartition, int]:
     """The offsets in an answer to ListOffsets."""
     return {
         (topic.name, part.partition_index): part.offset

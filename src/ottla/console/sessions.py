@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from ottla.client.errors import TimedOutError
 from ottla.client.sasl import Login
 from ottla.console.access import Clients
+from ottla.console.letter_owners import LetterCounts
 from ottla.console.settings import Settings
 
 T = TypeVar("T")
@@ -84,26 +85,28 @@ class Views:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The facts that the sessions of one login share: the metadata of all topics, the doctor's newest snapshot, and
-    what open pages show."""
+    """The facts that the sessions of one login share: the metadata of all topics, the doctor's newest snapshot, what
+    open pages show, and the owners of dead letters."""
 
     metadata: Kept = field(default_factory=Kept)
     snapshot: Kept = field(default_factory=Kept)
     views: Views = field(default_factory=Views)
+    letters: LetterCounts = field(default_factory=LetterCounts)
 
     def forget(self, older_than_s: float = 0.0) -> None:
         """Forget what is as old as that; without an age all, because the cluster was changed."""
         self.metadata.forget(older_than_s)
         self.snapshot.forget(older_than_s)
         self.views.forget(older_than_s)
+        self.letters.forget(older_than_s)
 
 
 @dataclass(slots=True)
 class Session:
     """A browser that has shown the token of the printed address, or a login of the cluster.
 
-    `memory` keeps what pages remember between requests, such as an earlier snapshot of the doctor. `messages` are shown
-    once.
+    `memory` keeps what pages remember between requests, such as an earlier snapshot of the doctor; `common` is one
+    memory of all sessions, for what each request checks that its user may see. `messages` are shown once.
     """
 
     user: str | None
@@ -112,6 +115,7 @@ class Session:
     id: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     memory: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    common: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     messages: list[str] = field(default_factory=list[str])
     used_at: float = field(default_factory=time.monotonic)
 
@@ -130,6 +134,7 @@ class Sessions:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._sessions: dict[str, Session] = {}
+        self._common: dict[str, Any] = {}
         where = "\0".join((settings.bootstrap, *sorted(settings.hosts)))
         suffix = hashlib.sha256(where.encode()).hexdigest()[:12]
         self.cookie = f"__Host-ottla-{suffix}"
@@ -149,7 +154,7 @@ class Sessions:
         self._drop_old()
         same = (each for each in self._sessions.values() if each.clients.login == clients.login)
         known = next(same, None)
-        session = Session(user, clients, Shared() if known is None else known.shared)
+        session = Session(user, clients, Shared() if known is None else known.shared, common=self._common)
         self._sessions[session.id] = session
         return session
 
@@ -177,6 +182,8 @@ class Sessions:
             session.shared.forget(FORGET_S)
             if now - session.used_at > FORGET_S:
                 session.memory.clear()
+        if all(now - each.used_at > FORGET_S for each in self._sessions.values()):
+            self._common.clear()
 
     def close(self) -> None:
         for session in list(self._sessions.values()):

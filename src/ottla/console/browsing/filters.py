@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ottla.console.browsing.json_path import InvalidPathError, found_in, parsed
 from ottla.console.browsing.texts import JSON_BYTES_MAX
-from ottla.console.page import InputError
+from ottla.console.errors import InputError
 from ottla.expressions import InvalidExpressionError, searching
 from ottla.protocol.records import Record
 from ottla.schemas.decoder import Decoded

@@ -358,3 +358,23 @@ def _left(kept: Mapping[int, list[Found]], taken: list[Found]) -> dict[int, list
     """The matches that were found and are not shown, by partition."""
     gone = {(each.partition, each.record.offset) for each in taken}
     return {each: [row for row in rows if (each, row.record.offset) not in gone] for each, rows in kept.items()}
+
+
+def scanned(
+    client: Client,
+    topic: str,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    bytes_max: int,
+    unseen: list[str],
+) -> tuple[list[Found], dict[int, int], bool]:
+    """The records of partitions in the order of their offsets, without those of aborted transactions; the positions
+    that were reached; whether they are the ends."""
+    if all(starts[each] >= ends[each] for each in starts):
+        return [], dict(starts), True
+    limit = sum(max(0, ends[each] - starts[each]) for each in starts)
+    found = Scan(client, topic, Filter(), Budget(bytes_max)).forwards(starts, ends, limit)
+    unseen += [each for each in found.troubles if each not in unseen]
+    rows = [each for each in found.found if not each.control and each.transaction != ABORTED]
+    rows.sort(key=lambda each: (each.partition, each.record.offset))
+    return rows, found.positions, found.is_over

@@ -14,14 +14,14 @@ from ottla.client.dead_letters import (
     Pace,
     Redrive,
     letter_of,
-    records_of,
     run,
 )
 from ottla.client.share_groups import PAUSED
 from ottla.console import letters
+from ottla.console.browsing.scan import scanned
+from ottla.console.letter_owners import READ_MAX, Waiting
 from ottla.console.letters import (
     CIRCLES,
-    READ_MAX,
     READERS,
     DeadLetters,
     LetterRow,
@@ -35,6 +35,8 @@ from ottla.console.reading import configs
 from ottla.doctor.words import count
 from ottla.escaping import visible
 from ottla.protocol.config_resources import ConfigResourceType
+
+LETTERS_BYTES: Final = 16 << 20
 
 
 def topic_of_letters(context: Context) -> tuple[str, str]:
@@ -58,13 +60,15 @@ def load(context: Context) -> DeadLetters:
     """The newest dead letters of the group that the address names."""
     group, topic, is_paused = group_named(context)
     redrive = opened(context, group, topic)
-    found = newest(context, group, topic, redrive)
+    unseen: list[str] = []
+    found = newest(context, group, topic, redrive, unseen)
     return DeadLetters(
         title=f"Dead letters of {visible(group)}",
         command=context.command("share-groups", "redrive", group),
         owner=group,
         topic=topic,
         is_paused=is_paused,
+        unseen=tuple(unseen),
         **letters.facts_of([row_of(each, is_back=each.offset in redrive.progress[each.partition]) for each in found]),
     )
 
@@ -76,20 +80,26 @@ def opened(context: Context, group: str, topic: str) -> Redrive:
     return redrive
 
 
-def newest(context: Context, group: str, topic: str, redrive: Redrive) -> list[Letter]:
+def newest(context: Context, group: str, topic: str, redrive: Redrive, unseen: list[str]) -> list[Letter]:
     """The group's dead letters among the newest records of each partition."""
+    starts = {index: max(redrive.starts[index], end - READ_MAX) for index, end in redrive.ends.items()}
+    rows, positions, _ = scanned(context.client, topic, starts, redrive.ends, LETTERS_BYTES, unseen)
+    unread = sum(max(0, end - positions[index]) for index, end in redrive.ends.items())
+    if unread and not unseen:
+        unseen.append(f"{count(unread, 'record')}: there was too much before them.")
     return [
         letter
-        for index, end in redrive.ends.items()
-        for record in records_of(context.client, topic, index, max(redrive.starts[index], end - READ_MAX), end)
-        if (letter := letter_of(index, record)) is not None and letter.group == group
+        for each in rows
+        if (letter := letter_of(each.partition, each.record)) is not None and letter.group == group
     ]
 
 
-def waiting_of(context: Context) -> int | None:
-    """How many dead letters of the group that the address names were not sent back; None without a topic for them."""
+def waiting_of(context: Context, unseen: list[str]) -> Waiting | None:
+    """The dead letters of the group that the address names that were not sent back; None without a topic for them."""
     with suppress(InputError):
-        return load(context).waiting
+        group, topic = topic_of_letters(context)
+        redrive, wait_s = opened(context, group, topic), context.lease.limits.left_s()
+        return context.session.shared.letters.waiting(context.client, group, topic, redrive, wait_s, unseen)
     return None
 
 

@@ -54,6 +54,7 @@ class Past(View):
     rebalances: tuple[Rebalance, ...]
     knows_rebalances: bool
     is_whole: bool
+    unseen: tuple[str, ...]
 
 
 def load(context: Context) -> Past:
@@ -62,9 +63,10 @@ def load(context: Context) -> Past:
     now = context.now_ms
     names = [CONSUMER_OFFSETS_TOPIC, *sorted({topic for topic, _ in group.committed})]
     topics = context.client.metadata(names).topics
-    history = history_of(context, topics[0], group.name, now - HOUR_MS)
+    unseen: list[str] = []
+    history = history_of(context, topics[0], group.name, now - HOUR_MS, unseen)
     leaders = {place: leader for place, leader in leaders_of(topics).items() if place in group.committed}
-    lags, why = lags_of(context, group, leaders, history, now)
+    lags, why = lags_of(context, group, leaders, history, now, unseen)
     is_classic = group.type == "classic"
     return Past(
         title="The last hour",
@@ -74,24 +76,30 @@ def load(context: Context) -> Past:
         rebalances=rebalances_of(history.generations.get(group.name, [])) if is_classic else (),
         knows_rebalances=is_classic,
         is_whole=history.is_whole,
+        unseen=tuple(unseen),
     )
 
 
-def history_of(context: Context, topic: Any, group: str, since_ms: int) -> History:
+def history_of(context: Context, topic: Any, group: str, since_ms: int, unseen: list[str]) -> History:
     """The group's commits and generations since a time. `topic`: the metadata of the topic that has them. Raises
     BrokerError if the user may not read it."""
     check(topic.error_code, CONSUMER_OFFSETS_TOPIC)
     history = History(KEPT)
     place = CONSUMER_OFFSETS_TOPIC, partition_of(group, len(topic.partitions))
     leaders = {each: leader for each, leader in leaders_of([topic]).items() if each == place and leader >= 0}
-    since, ends = offsets_at(context, leaders, [since_ms, LATEST])
+    since, ends = offsets_at(context, leaders, [since_ms, LATEST], unseen)
     reached = {leader: context.client.broker(leader) for leader in leaders.values()}
     history.read(context.client, reached, windows(since, ends, leaders))
     return history
 
 
 def lags_of(
-    context: Context, group: Group, leaders: Mapping[TopicPartition, int], history: History, now: int
+    context: Context,
+    group: Group,
+    leaders: Mapping[TopicPartition, int],
+    history: History,
+    now: int,
+    unseen: list[str],
 ) -> tuple[tuple[LagAt, ...], str]:
     """The lag at equal distances of time, or why it is not known."""
     places = sorted(group.committed)
@@ -100,7 +108,7 @@ def lags_of(
     if len(places) > PARTITIONS_MAX:
         return (), f"The group reads more than {PARTITIONS_MAX} partitions."
     times = [now - step * HOUR_MS // STEPS for step in range(STEPS, 0, -1)]
-    *ends_at, last = offsets_at(context, leaders, [*times, LATEST])
+    *ends_at, last = offsets_at(context, leaders, [*times, LATEST], unseen)
     commits = {place: history.commits.get((group.name, place), []) for place in places}
     found: list[LagAt] = []
     for at, known in zip(times, ends_at, strict=True):

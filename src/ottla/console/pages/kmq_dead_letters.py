@@ -13,9 +13,9 @@ from ottla.client.errors import BrokerError, ClientError, check
 from ottla.console import letters
 from ottla.console.browsing.partitioner import partition_of
 from ottla.console.kmq_reading import Letters, config_named, names_of, options_of, read_letters, topic_of_letters
+from ottla.console.letter_owners import READ_MAX
 from ottla.console.letters import (
     CIRCLES,
-    READ_MAX,
     READERS,
     DeadLetters,
     LetterRow,
@@ -46,7 +46,6 @@ class KmqDeadLetters(DeadLetters):
     """The newest dead letters of a queue. `names`: the query of its address."""
 
     names: Mapping[str, str]
-    unseen: tuple[str, ...]
 
 
 def load(context: Context) -> KmqDeadLetters:

@@ -209,20 +209,26 @@ def why_nothing(group: Group, pause: Pause | None, lag: int | None, letters: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingLetters(View):
-    """How many dead letters of the group were not sent back; None without a dead-letter topic."""
+    """How many dead letters of the group were not sent back; None without a dead-letter topic. `unread`: how many
+    records were not read, of which each may be one."""
 
     name: str
     waiting: int | None
+    unread: int
+    unseen: tuple[str, ...]
 
 
 def load_letters(context: Context) -> WaitingLetters:
-    """The dead letters of the group that the address names, as their own page counts them."""
-    name = context.need("name")
+    """The dead letters of the group that the address names."""
+    name, unseen = context.need("name"), list[str]()
+    found = dead_letters.waiting_of(context, unseen)
     return WaitingLetters(
         title="Dead letters",
         command=context.command("share-groups", "redrive", name),
         name=name,
-        waiting=dead_letters.waiting_of(context),
+        waiting=None if found is None else found.known,
+        unread=0 if found is None else found.unread,
+        unseen=tuple(unseen),
     )
 
 
