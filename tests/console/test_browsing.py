@@ -118,6 +118,11 @@ def test_long_bytes_are_cut() -> None:
     assert (found.text, found.size, found.is_cut) == ("\u00e9" * 10, 2_000, True)
     assert shown(b"x" * 1023 + b"\xc3\xa9" * 9, "auto", 10).format == "text"
     assert shown(b'{"a":[1]}', "json", 100, indent=True).text == '{\n  "a": [\n    1\n  ]\n}'
+    written = b'{"a": 1e999, "b":[-1.10,{ }, []], "c": "\\u00e9,}\\"", "a": 12345678901234567890.5}'
+    assert shown(written, "json", 200, indent=True).text == (
+        '{\n  "a": 1e999,\n  "b": [\n    -1.10,\n    {},\n    []\n  ],\n  "c": "\u00e9,}\\"",\n'
+        '  "a": 12345678901234567890.5\n}'
+    )
 
 
 def test_positions_are_texts() -> None:

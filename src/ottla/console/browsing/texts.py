@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from ottla.escaping import UNSEEN
 from ottla.schemas.decoder import Decoded
 
+_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[][{},:]|[^][{},:"\s]+')
+"""The tokens of JSON."""
 AUTO, JSON, TEXT, HEX = "auto", "json", "text", "hex"
 FORMATS: Final = (AUTO, JSON, TEXT, HEX)
 JSON_BYTES_MAX: Final = 1 << 20
@@ -40,7 +43,7 @@ def shown(
     if schema and decoded is not None and decoded.json is not None:
         chosen, text = JSON, decoded.json.decode("utf-8", "replace")
         if indent:
-            text = json.dumps(json.loads(text), ensure_ascii=False, indent=2)
+            text = indented(text)
     else:
         chosen, text = _formatted(data, HEX if undecoded else format, chars_max, indent)
     return Shown(text[:chars_max], chosen, len(data), len(text) > chars_max, schema, undecoded)
@@ -49,15 +52,34 @@ def shown(
 def _formatted(data: bytes, format: str, chars_max: int, indent: bool) -> tuple[str, str]:
     if format in (AUTO, JSON) and len(data) <= JSON_BYTES_MAX and data.lstrip()[:1] in (b"{", b"["):
         try:
-            value = json.loads(data)
+            json.loads(data)
             if not indent:
                 return JSON, data[: 4 * chars_max + 4].decode("utf-8", "replace")
-            return JSON, json.dumps(value, ensure_ascii=False, indent=2)
+            return JSON, indented(data.decode(json.detect_encoding(data)))
         except (ValueError, RecursionError):
             pass
     if format == HEX or (format == AUTO and not is_text(data)):
         return HEX, data[: chars_max // 2 + 1].hex(" ")
     return TEXT, data[: 4 * chars_max + 4].decode("utf-8", "replace")
+
+
+def indented(text: str) -> str:
+    """JSON with a line for each member. Numbers are as they were written: 1e999 would become Infinity, and 1.10 1.1.
+    Escaped characters of texts are shown as themselves."""
+    lines, depth, before = [""], 0, ""
+    for token in _TOKENS.findall(text):
+        if token in "}]":
+            depth -= 1
+            if before not in ("{", "["):
+                lines.append("  " * depth)
+        elif before in ("{", "[", ","):
+            lines.append("  " * depth)
+        if token[0] == '"' and "\\" in token:
+            token = json.dumps(json.loads(token, strict=False), ensure_ascii=False)
+        lines[-1] += f"{token} " if token == ":" else token
+        depth += token in ("{", "[")
+        before = token
+    return "\n".join(lines)
 
 
 def is_text(data: bytes) -> bool:
