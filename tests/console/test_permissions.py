@@ -384,6 +384,19 @@ def test_reports_are_hidden_as_soon_as_the_right_to_read_is_gone(guests: dict[st
     guests[ADA].get("/pipeline", 403, name="nightshift")
 
 
+def test_reports_that_another_login_has_read_are_hidden(broker: EmbeddedBroker) -> None:
+    """All sessions of a console share what was read."""
+    login = broker._client(None).login
+    assert login is not None
+    with anonymous(settings(broker.bootstrap_servers, mechanism="SCRAM-SHA-256")) as client:
+        assert "nightshift" in User(client, (ADMIN, login.password)).get("/pipelines")
+        for name in (ADA, GUEST):
+            client.cookies.clear()
+            other = User(client, (name, f"secret-{name}"))
+            assert "nightshift" not in other.get("/pipelines")
+            other.get("/pipeline", 403, name="nightshift")
+
+
 @pytest.mark.parametrize("user", [ADA, GUEST])
 def test_a_hidden_thing_looks_like_a_missing_one(guests: dict[str, User], user: str) -> None:
     """An answer does not tell that a topic, group or transactional id exists."""

@@ -261,7 +261,8 @@ class ReportsReader:
     def read(self, client: Client, *, seconds_max: float = SECONDS_MAX, bytes_max: int = BYTES_MAX) -> bool:
         """Read what was not read yet; returns False if time or bytes ran out before the end.
 
-        It asks for records even if there are no new ones, because the answer decides whether the user may read now.
+        It asks for records even if there are no new ones or no time is left, because the answer decides whether the
+        user may read now.
         Raises BrokerError if there is no such topic or the user may not read it, or another ClientError.
         """
         until = time.monotonic() + seconds_max
@@ -271,9 +272,9 @@ class ReportsReader:
                 self._fetch(client, *next(iter(ends.items())))
             for partition, end in ends.items():
                 while self._positions[partition] < end:
-                    if bytes_max <= 0 or time.monotonic() >= until:
-                        return False
                     bytes_max -= self._fetch(client, partition, end)
+                    if bytes_max <= 0 or time.monotonic() >= until:
+                        return all(self._positions[each] >= its_end for each, its_end in ends.items())
         return True
 
     def _ends(self, client: Client) -> dict[int, int]:

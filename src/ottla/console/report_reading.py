@@ -1,4 +1,8 @@
-"""Reads the reports of pipelines for pages, each record once in a session."""
+"""Reads the reports of pipelines for pages, each record once for all sessions.
+
+They share one reader, which may hold 32 MB. Each request asks the cluster for records, as its own user, before it gets
+any report.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from ottla.escaping import visible
 def reports_of(context: Context, unseen: list[str]) -> ReportsReader:
     """The reports that the user may read. Raises BrokerError without such a topic or the permission, and
     RecordsHiddenError with --no-records."""
-    kept: ReportsReader = context.session.memory.setdefault("reports", ReportsReader(context.settings.reports))
+    kept: ReportsReader = context.session.common.setdefault("reports", ReportsReader(context.settings.reports))
     if not kept.read(context.client):
         unseen.append("The newest reports: there are more than one page reads. The next update continues.")
     if kept.invalid:
