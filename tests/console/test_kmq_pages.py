@@ -153,7 +153,8 @@ def queue(console_broker: EmbeddedBroker) -> Iterator[QueueStage]:
 def test_a_queue_with_its_messages_workers_and_what_is_overdue(visitor: User, queue: QueueStage) -> None:
     (row,) = visitor.json("/kmq-queues", q=QUEUE)["queues"]
     assert (row["name"], row["partitions"], row["markers"], row["has_dead_letters"]) == (QUEUE, 1, 1, True)
-    assert (row["workers"], row["trackers"]) == (1, 0)
+    assert (row["waiting"], row["workers"], row["trackers"], row["lacks_tracker"]) == (2, 1, 0, True)
+    assert 'bad">none is known<' in visitor.get("/kmq-queues", q=QUEUE)
     view = visitor.json("/kmq-queue", name=QUEUE)
     assert view["unseen"] == []
     assert (view["waiting"], view["in_work"], view["overdue"]) == (2, 3, 1)
@@ -176,7 +177,7 @@ def test_a_queue_with_its_messages_workers_and_what_is_overdue(visitor: User, qu
 
 
 def test_a_tracker_is_known_by_its_reports(visitor: User, console_broker: EmbeddedBroker) -> None:
-    created(console_broker, KmqConfig(queue="tracked"))
+    queue = created(console_broker, KmqConfig(queue="tracked"))
     about = {"kind": "kmq-tracker", "host": "web1"}
     with user(console_broker.bootstrap_servers, reports="of-trackers") as other:
         with Client(console_broker.bootstrap_servers) as client:
@@ -193,6 +194,11 @@ def test_a_tracker_is_known_by_its_reports(visitor: User, console_broker: Embedd
         ]
         assert view["why"] == ""
         assert "To find one that does not report" not in other.get("/kmq-queue", name="tracked")
+        queue.send(b"first")
+        (row,) = other.json("/kmq-queues", q="tracked")["queues"]
+        assert (row["waiting"], row["trackers"], row["lacks_tracker"]) == (1, 0, False)
+    # This console reads other reports; its list of topics may be two seconds old.
+    soon(lambda: [each["lacks_tracker"] for each in visitor.json("/kmq-queues", q="tracked")["queues"]] == [True])
 
 
 def test_a_queue_with_names_of_its_own(visitor: User, console_broker: EmbeddedBroker) -> None:

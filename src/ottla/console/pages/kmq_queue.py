@@ -8,7 +8,7 @@ from typing import Final
 
 from ottla.client.client import TopicPartition
 from ottla.client.errors import BrokerError
-from ottla.client.reports import RUNNING
+from ottla.client.reports import RUNNING, Report
 from ottla.console.access import RecordsHiddenError
 from ottla.console.kmq_reading import (
     Followed,
@@ -236,6 +236,10 @@ class TrackerReport:
     at_ms: int
     host: str
 
+    @property
+    def is_running(self) -> bool:
+        return self.state == RUNNING
+
 
 @dataclass(frozen=True, slots=True)
 class Reported:
@@ -246,7 +250,7 @@ class Reported:
 
     @property
     def is_running(self) -> bool:
-        return any(each.state == RUNNING for each in self.trackers)
+        return any(each.is_running for each in self.trackers)
 
 
 def reported_of(context: Context, config: KmqConfig) -> Reported:
@@ -257,9 +261,14 @@ def reported_of(context: Context, config: KmqConfig) -> Reported:
         return Reported(why=str(hidden))
     except BrokerError as refused:
         return Reported(why=why_unread(context.settings.reports, refused))
+    return Reported(trackers_in(newest, config, context.now_ms))
+
+
+def trackers_in(newest: Mapping[str, Report], config: KmqConfig, now_ms: int) -> tuple[TrackerReport, ...]:
+    """The trackers of the queue among the newest reports, those that run first."""
     found = [each for each in newest.values() if each.kind == TRACKER_KIND and config.markers in each.reads]
-    rows = [TrackerReport(each.name, each.standing(context.now_ms), each.at_ms, each.host) for each in found]
-    return Reported(tuple(sorted(rows, key=lambda each: (each.state != RUNNING, -each.at_ms))[:SHOWN_MAX]))
+    rows = [TrackerReport(each.name, each.standing(now_ms), each.at_ms, each.host) for each in found]
+    return tuple(sorted(rows, key=lambda each: (not each.is_running, -each.at_ms))[:SHOWN_MAX])
 
 
 PAGE: Final = Page(name="kmq_queue", path="/kmq-queue", load=load, refresh_s=5)
