@@ -9,11 +9,12 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.broker.api import k10901_describe_observations
-from ottla.client import Client, read_together
+from ottla.client import Client, private_requests, read_together
 from ottla.client.errors import ClientError, UnsupportedVersionError
 from ottla.client.observations import observations
 from ottla.doctor import Evidence, Snapshot, diagnose, gather
 from ottla.doctor.checks import clients
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     OpData,
@@ -23,6 +24,7 @@ from ottla.protocol.messages.alter_client_quotas import (
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from ottla.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from ottla.protocol.private_requests import parsed
 from ottla.testing import EmbeddedBroker
 
 WINDOW_MS = 30_000
@@ -149,6 +151,17 @@ def test_on_other_kafkas_the_doctor_says_that_it_cannot_know(
     found = _seen(broker)
     assert found.observed == ()
     assert [each for each in found.unseen if "only Ottla remembers" in each and "1 node" in each]
+
+
+def test_a_node_of_an_earlier_version_lacks_the_changes_of_replicas_and_configs(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _seen(broker)
+    assert not [each for each in found.unseen if "does not remember them" in each]
+    monkeypatch.setattr(private_requests, "parsed", lambda text: {**parsed(text), ApiKey.DESCRIBE_OBSERVATIONS: (0, 0)})
+    found = _seen(broker)
+    assert len(found.observed) == 1
+    assert [each for each in found.unseen if "on 1 node, whose version of Ottla does not remember them" in each]
 
 
 def test_a_client_that_speaks_tls_to_a_plain_listener(broker: EmbeddedBroker) -> None:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from ottla.client.client import Client
 from ottla.client.errors import BrokerError, ClientError, UnsupportedVersionError
 from ottla.client.private_requests import ask_nodes
+from ottla.protocol.apis import ApiKey
 from ottla.protocol.messages.describe_observations import (
     ConfigChange,
     DescribeObservationsRequest,
@@ -30,6 +31,13 @@ def observations(client: Client, node_ids: Iterable[int], group_id: str | None =
     `group_id`: only why this group changed, which needs the right to describe the group.
     """
     return _answers(client, node_ids, DescribeObservationsRequest(group_id))
+
+
+def is_of_earlier_version(client: Client, node_id: int) -> bool:
+    """Whether a node that answers remembers neither changes of in-sync replicas nor of configs, by its list of
+    requests; False without a list. Raises ClientError."""
+    served = client.broker(node_id).private
+    return served is not None and served.get(ApiKey.DESCRIBE_OBSERVATIONS, (0, 0))[1] < _ISR_SINCE
 
 
 def _answers(client: Client, node_ids: Iterable[int], request: DescribeObservationsRequest, least: int = 0) -> Answers:

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from ottla.client.client import EARLIEST, LATEST, MAX_TIMESTAMP, Client
 from ottla.client.errors import ClientError, UnsupportedVersionError
-from ottla.client.observations import EVERYTHING
+from ottla.client.observations import EVERYTHING, is_of_earlier_version
 from ottla.client.offsets import DEBUGGING_REPLICA, offsets_requests
 from ottla.client.read_together import Question
 from ottla.client.transactions import READ_COMMITTED
@@ -300,16 +301,21 @@ class _Gathering:
 
     def _observed(self, answers: Answers) -> Iterator[Observed]:
         """The memory of each of Ottla's nodes; notes the nodes that do not report it."""
-        silent = 0
+        silent, earlier = 0, 0
         for node_id, each in answers.items():
             answer = each["remembered"]
             if isinstance(answer, UnsupportedVersionError):
                 silent += 1
             elif self._seen(answer, f"what node {node_id} remembers of its clients") is not None:
                 yield observed(node_id, answer)
+                with suppress(ClientError):
+                    earlier += is_of_earlier_version(self.client, node_id)
         if silent:
             checks = "the checks that need it (docs/doctor.md) cannot know"
             self.unseen[f"what {count(silent, 'node')} saw of clients, which only Ottla remembers: {checks}"] = None
+        if earlier:
+            what = f"changes of in-sync replicas and of configs on {count(earlier, 'node')}"
+            self.unseen[f"{what}, whose version of Ottla does not remember them"] = None
 
     # ---- groups' past ----------------------------------------------------------------------------------------------
 
