@@ -222,6 +222,8 @@ def test_the_plan_keeps_the_certificates_of_the_operator(tmp_path: Path, monkeyp
 def test_options_for_certificates_go_together(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--tls-key needs --tls-cert"):
         files_of(None, "x", None)
+    with pytest.raises(UsageError, match="--tls-cert is empty: give it the path"):
+        files_of("", None, "ca.pem")
     with pytest.raises(UsageError, match="--tls-cert needs --tls-ca"):
         files_of("x", None, None)
     with pytest.raises(UsageError, match="--tls-cert and --no-secure contradict"):

@@ -50,6 +50,8 @@ def test_options_are_kafkas_settings() -> None:
     ("arguments", "says"),
     [
         (("--tls-key", "node.key"), "--tls-key needs --tls-cert"),
+        (("--tls-cert", ""), "--tls-cert is empty"),
+        (("--sasl", ""), "--sasl is empty"),
         ((*TLS, "--set", "ssl.keystore.location=other.pem"), r"--tls-cert and ssl\.keystore\.location differ"),
         ((*TLS, "--set", "listeners=SSL://:1"), "--tls-cert and listeners both say"),
         (("--sasl", "gssapi"), "--sasl can name .*scram-sha-512.*, not GSSAPI"),

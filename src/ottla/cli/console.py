@@ -82,6 +82,8 @@ def console(
         raise CommandError(
             f"The console needs the extra `console`: {missing.name} is missing. In a clone: pip install '.[console]'."
         ) from None
+    if tls_cert == "":
+        raise UsageError("--tls-cert is empty: give it the path of a PEM file, or leave the option out.")
     if tls_key is not None and tls_cert is None:
         raise UsageError("--tls-key needs --tls-cert.")
     host, port = address(listen)

@@ -38,7 +38,10 @@ def add_options(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
 def secure(given: argparse.Namespace, settings: dict[str, str]) -> str | None:
     """Add the settings of the options; returns the security protocol of listeners without a name, None if the options
     make none. Raises NotServedError."""
-    options = [name for name in (*OF_TLS, "sasl") if getattr(given, name)]
+    options = [name for name in (*OF_TLS, "sasl") if getattr(given, name) is not None]
+    for name in options:
+        if not getattr(given, name):
+            raise NotServedError(f"{_option(name)} is empty: give it a value, or leave the option out.")
     if options and not given.listen and settings.get("listeners", "").strip():
         raise NotServedError(
             f"{_option(options[0])} and listeners both say what a listener speaks: remove one of them, or name the "

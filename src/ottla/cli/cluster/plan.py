@@ -66,8 +66,12 @@ class Plan:
 
 def files_of(certificate: str | None, key: str | None, authorities: str | None) -> dict[str, str]:
     """The `tls` of a plan, from the options. Raises UsageError."""
+    options = {"--tls-cert": certificate, "--tls-key": key, "--tls-ca": authorities}
+    for option, path in options.items():
+        if path == "":
+            raise UsageError(f"{option} is empty: give it the path of a PEM file, or leave the option out.")
     if certificate is None:
-        for option, path in (("--tls-key", key), ("--tls-ca", authorities)):
+        for option, path in options.items():
             if path is not None:
                 raise UsageError(f"{option} needs --tls-cert FILE.")
         return {}

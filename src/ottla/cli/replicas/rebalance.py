@@ -5,7 +5,7 @@ It shows the plan before anything moves. The package `ottla.client.placement` ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -104,7 +104,7 @@ def show(told: dict[str, Any], way_on: str) -> None:
     moves = told["moves"]
     say("")
     if not moves:
-        say("Everything is spread already.")
+        say(balanced_already(told["nodes"]))
         return
     shown = [
         (each["topic"], each["partition"], joined(each["before"]), joined(each["after"]), Size(each["bytes"]))
@@ -119,6 +119,24 @@ def show(told: dict[str, Any], way_on: str) -> None:
         f"Moves replicas of {counted(copied, 'partition')} to other nodes, {Size(told['bytes'])} in all. "
         f"Changes only the preferred leader of {counted(len(moves) - copied, 'partition')}.{way_on}"
     )
+
+
+def balanced_already(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence about nodes of which none has too much."""
+    replicas, leaders, bytes_ = ([each[what][0] for each in nodes] for what in ("replicas", "leaders", "bytes"))
+    return (
+        f"Nothing to move: each node has {between(replicas, 'replica')} with {between(map(Size, bytes_))}, and is the "
+        f"preferred leader of {between(leaders, 'partition')}."
+    )
+
+
+def between(values: Iterable[int], noun: str = "") -> str:
+    """The smallest and the largest value: "1 replica", "4 to 5 replicas"."""
+    found = sorted(values)
+    least, most = found[0], found[-1]
+    if not noun:
+        return str(least) if str(least) == str(most) else f"{least} to {most}"
+    return counted(most, noun) if least == most else f"{least:,} to {counted(most, noun)}"
 
 
 def joined(nodes: Sequence[int]) -> str:
