@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.upkeep.checkpoints import LOG_START
 from ottla.log.checkpoints import read_partition_metadata
 from ottla.log.files import DiskFiles
 from ottla.log.log import Log
@@ -111,6 +112,20 @@ def test_flipped_bits_in_the_name_of_a_topics_id_are_mended(stage: NodeStage) ->
         assert read_partition_metadata(DiskFiles(), str(path.parent)) == log_of(stage).topic_id, at
         assert log_of(stage).log_end_offset == 5
         assert found(stage) == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_flipped_bit_in_the_checkpoint_of_log_starts_hides_no_record(stage: NodeStage, clean: bool) -> None:
+    log_of(stage).delete_records_before(2)
+    stage.run(70_000)
+    stage.end(clean=clean)
+    path = stage.directory / LOG_START
+    assert b"t 0 2\n" in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(b"t 0 2\n", b"t 0 3\n"))
+    stage.start()
+    assert log_of(stage).log_start_offset <= 2
+    assert log_of(stage).log_end_offset == 5
+    assert any(f"{LOG_START} does not match its checksum" in note for note in stage.notes)
 
 
 def test_the_id_of_another_topic_is_not_mended(stage: NodeStage) -> None:

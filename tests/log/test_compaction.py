@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.log.answers import Isolation, Origin
+from ottla.log.checkpoints import read_offsets
 from ottla.log.compaction.compaction import Compaction
 from ottla.log.config import LogConfig
 from ottla.log.log import Log
@@ -123,7 +124,7 @@ def test_the_ratio_says_when_and_the_checkpoint_where() -> None:
     compact(log)
     cleaned_to = log.segments.cleaned_to
     assert log.cleanable_ratio(NOW) == 0.0
-    assert files.read_bytes("/data/cleaner-offset-checkpoint") == b"0\n1\nt 0 %d\n" % cleaned_to
+    assert read_offsets(files, "/data/cleaner-offset-checkpoint") == {("t", 0): cleaned_to}
     log.close(NOW)
     log = filled(files)
     assert log.cleanable_ratio(NOW) == 0.0

@@ -3,6 +3,9 @@
 A checkpoint is `version`, number of entries, then one entry a line, replaced atomically. A missing file reads as None.
 A torn or empty file, or one of another version, raises CheckpointUnreadableError, which the caller handles.
 
+The last entry of a checkpoint of offsets is a checksum of the others, under a name that no topic can have. Kafka
+ignores partitions that it does not know, and writes no such entry.
+
 Source: Kafka's CheckpointFile.java, OffsetCheckpointFile.java, LeaderEpochCheckpointFile.java,
 PartitionMetadataFile.java, PropertiesUtils.java, CleanShutdownFileHandler.java.
 """
@@ -14,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ottla.log.files import FileSystem
+from ottla.protocol.records.checksum import crc32c
 from ottla.protocol.uuids import parse_uuid, uuid_text
 
 UNRECOVERED_FILE: Final = "unrecovered-checkpoint"
@@ -28,6 +32,7 @@ IDENTITY_FILE: Final = ".incarnations-identity"
 INCARNATIONS_KEPT: Final = 200
 SEEN_FILE: Final = ".metadata-seen"
 CHECKPOINT_VERSION: Final = 0
+CHECKSUM_NAME: Final = "#crc32c"
 FLIPPED_BITS_MAX: Final = 4
 """Maximum number of flipped bits at which a damaged text still counts as the expected one. Two topic ids differ in far
 more."""
@@ -66,8 +71,11 @@ def read_offsets(files: FileSystem, path: str) -> dict[tuple[str, int], int] | N
     """(topic, partition) to offset, None when there is no such file. Raises CheckpointUnreadableError."""
     if not files.exists(path):
         return None
+    lines = decode_checkpoint(files.read_bytes(path), path)
+    if lines and lines[-1].startswith(CHECKSUM_NAME) and lines.pop() != _checksum_line(lines):
+        raise CheckpointUnreadableError(f"{path} does not match its checksum")
     offsets: dict[tuple[str, int], int] = {}
-    for line in decode_checkpoint(files.read_bytes(path), path):
+    for line in lines:
         try:
             topic, partition, offset = line.split()
             offsets[topic, int(partition)] = int(offset)
@@ -78,7 +86,13 @@ def read_offsets(files: FileSystem, path: str) -> dict[tuple[str, int], int] | N
 
 def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
     """A checkpoint of offsets by (topic, partition)."""
-    return encode_checkpoint(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    return encode_checkpoint([*lines, _checksum_line(lines)])
+
+
+def _checksum_line(lines: list[str]) -> str:
+    content = "\n".join(lines).encode()
+    return f"{CHECKSUM_NAME} 0 {crc32c(content)}"
 
 
 def read_unrecovered(files: FileSystem, data_directory: str) -> set[tuple[str, int]]:

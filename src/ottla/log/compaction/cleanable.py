@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointUnreadableError, encode_checkpoint, read_offsets
+from ottla.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointUnreadableError, encode_offsets, read_offsets
 from ottla.log.config import LONG_MAX
 from ottla.log.segment import Segment
 from ottla.log.state import LogState
@@ -124,5 +124,4 @@ def _read(log: LogState) -> dict[tuple[str, int], int]:
 
 def _write(log: LogState, offsets: dict[tuple[str, int], int]) -> None:
     # Not durable: a lost line only means that a compaction is done again.
-    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    log.files.write_atomically(_path(log), encode_checkpoint(lines), durable=False)
+    log.files.write_atomically(_path(log), encode_offsets(offsets), durable=False)
