@@ -286,6 +286,31 @@ def test_with_page_cache_durability_nothing_waits_for_the_disk() -> None:
     assert on_the_loop == []
 
 
+def test_one_fsync_runs_at_a_time_and_all_that_wait_share_the_next() -> None:
+    stage = Stage()
+    asked = [stage.produce("t0")]
+    asked += [stage.produce(topic) for topic in ("t0", "t1", "t2")]
+    for answered in (1, 4):
+        assert len(stage.syncs) == 1
+        stage.sync()
+        stage.settle()
+        assert [each.answered for each in asked] == [True] * answered + [False] * (4 - answered)
+
+
+def test_an_append_that_makes_a_flush_due_is_answered_behind_it_and_no_answer_waits_for_the_time_of_a_flush() -> None:
+    """As on Kafka, whose append flushes."""
+    stage = Stage("page-cache")
+    stage.create("counted", 1, {"flush.messages": "2"})
+    stage.create("timed", 1, {"flush.ms": "1"})
+    assert stage.produce("timed").answered
+    assert stage.produce("counted").answered
+    second = stage.produce("counted")
+    assert not second.answered
+    stage.run()
+    assert part_of(second).error_code == 0
+    assert stage.produce("timed").answered
+
+
 @pytest.mark.parametrize("left", [b"", b"version: 0\ntop", bytes(11) + b"topic_id: "])
 def test_a_power_cut_may_tear_the_name_of_a_new_partition(left: bytes) -> None:
     """Its first record was in the page cache only; what is left is the topic's, whatever the cut made of the file."""

@@ -138,6 +138,21 @@ def test_a_boot_id_that_is_no_text_is_another_boot(tmp_path: Path) -> None:
         assert same_boot(str(tmp_path))
 
 
+def test_a_directory_on_a_disk_that_is_read_only_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = os.open
+
+    def read_only(path: str, flags: int, *mode: int) -> int:
+        if flags & (os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return opening(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(
+        ServeRefusedError, match=r"is not writable: Read-only file system\. Mount it writable or choose"
+    ):
+        DirectoryLock(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("number", "remedy"),
     [

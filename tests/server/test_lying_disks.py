@@ -114,6 +114,9 @@ def test_a_topic_that_the_restored_store_does_not_know_is_adopted(tmp_path: Path
             cluster.start_node(node, wait=False)
         soon(lambda: [(each["topic"], each["waits_for"]) for each in described(cluster, 1)["lacking"]] == [("t", [3])])
         assert described(cluster, 1)["on_hold"] == ["t"]
+        with redirect_stdout(io.StringIO()) as out:
+            main(["cluster", "describe", "--bootstrap", cluster.address_of(1)])
+        assert "\n\nOn hold, so that nothing of them is deleted: t. " in out.getvalue()
         cluster.start_node(3, wait=False)
         cluster.wait_in_sync("t")
         assert read_all(cluster, RECORDS) == [str(number).encode() for number in range(RECORDS)]

@@ -17,7 +17,7 @@ from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRe
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.server.listeners import ServeRefusedError
-from ottla.testing import EmbeddedBroker
+from ottla.testing import EmbeddedBroker, EmbeddedCluster
 
 ANSWERED_WITHIN_S = 0.1
 IDLE_FACTOR = 10
@@ -138,7 +138,28 @@ def test_topics_outlive_the_loss_of_the_newest_commits(tmp_path: Path) -> None:
         assert [config.value for answer in found for config in answer.configs] == ["true"] * len(names)
 
 
-def produce(broker: EmbeddedBroker, topic: str) -> int:
+def test_a_backup_of_a_stopped_node_is_complete(tmp_path: Path) -> None:
+    with EmbeddedBroker(directory=tmp_path / "data") as broker:
+        name = broker.create_topic("t", configs={"retention.ms": "1234567"})
+        produce(broker, name)
+    shutil.copytree(tmp_path / "data", tmp_path / "backup")
+    with EmbeddedBroker(directory=tmp_path / "data") as broker:
+        produce(broker, name)
+        broker.create_topic("later")
+    shutil.rmtree(tmp_path / "data")
+    shutil.copytree(tmp_path / "backup", tmp_path / "data")
+    with EmbeddedBroker(directory=tmp_path / "data") as broker, Client(broker.bootstrap_servers) as client:
+        assert topics_of(broker) == {name}
+        assert produce(broker, name) == 1
+        asked = [DescribeConfigsResource(2, name, ["retention.ms", "ottla.retention.hold"])]
+        (found,) = client.send(DescribeConfigsRequest(asked)).results
+        assert {config.name: config.value for config in found.configs} == {
+            "retention.ms": "1234567",
+            "ottla.retention.hold": "false",
+        }
+
+
+def produce(broker: EmbeddedBroker | EmbeddedCluster, topic: str) -> int:
     """Append a record; its offset."""
     from confluent_kafka import Producer
 

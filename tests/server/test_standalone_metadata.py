@@ -11,11 +11,12 @@ from ottla.metadata.memory import MemoryStore
 from ottla.server.listeners import ServeRefusedError
 from ottla.server.standalone_metadata import PLACE_FILE, note_shared, open_own, shared_place
 from ottla.testing import EmbeddedBroker, EmbeddedCluster
+from tests.server.test_metadata_store import produce
 
 
 def test_what_nodes_share_is_nothing_for_a_node_alone(tmp_path: Path) -> None:
-    with EmbeddedCluster(nodes=1, directory=tmp_path):
-        pass
+    with EmbeddedCluster(nodes=1, directory=tmp_path) as cluster:
+        assert produce(cluster, "t") == 0
     own = tmp_path / "1"
     place = f"{tmp_path}/metadata.sqlite"
     assert shared_place(str(own)) == place
@@ -28,8 +29,8 @@ def test_what_nodes_share_is_nothing_for_a_node_alone(tmp_path: Path) -> None:
     with EmbeddedCluster(nodes=1, directory=tmp_path):
         pass
     (own / PLACE_FILE).unlink()
-    with EmbeddedBroker(directory=own):
-        pass
+    with EmbeddedBroker(directory=own) as alone:
+        assert produce(alone, "t") == 1
 
 
 def test_where_the_metadata_is_is_noted_anew(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from ottla.metadata.topics import TopicRecord
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from ottla.sim.clients.reassigners import Reassigner
 from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.store import StoreCopy
 from ottla.sim.kernel.trace import InvariantError
@@ -17,6 +20,8 @@ from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.run import DIRECTORY
 
 from .test_cluster_scenarios_elected import acknowledged, more_is_acknowledged
+
+LOG = f"{DIRECTORY}/{TOPIC}-0/00000000000000000000.log"
 
 
 def running(seed: int) -> tuple[ElectedCluster, StoreCopy]:
@@ -99,6 +104,90 @@ def test_an_operator_releases_a_topic_whose_last_node_does_not_return() -> None:
     cluster.until(more_is_acknowledged(cluster, 20), 20_000)
     cluster.begin(3)
     cluster.settle()
+
+
+def test_the_removal_of_a_node_that_does_not_return_releases_what_waits_for_it() -> None:
+    cluster, copy = running(12)
+    restored(cluster, copy)
+    for node_id in (1, 2):
+        cluster.begin(node_id)
+    cluster.until(lambda: TOPIC in cluster.image.topics and len(record_of(cluster).partitions[0].replicas) == 2)
+    cluster.run(1_000)
+    assert cluster.leader() is None
+    cluster.ask(1, UnregisterBrokerRequest(3))
+    cluster.until(more_is_acknowledged(cluster, 20), 20_000)
+
+
+def test_no_topic_is_created_automatically_before_all_nodes_have_started() -> None:
+    cluster, copy = running(12)
+    restored(cluster, copy)
+
+    def asked_for() -> bool:
+        asked = [MetadataRequestTopic(name="new")]
+        cluster.ask(1, MetadataRequest(topics=asked, allow_auto_topic_creation=True))
+        cluster.run(200)
+        return "new" in cluster.image.topics
+
+    for node_id in (1, 2):
+        cluster.begin(node_id)
+    cluster.until(lambda: TOPIC in cluster.image.topics)
+    assert not any([asked_for() for _ in range(3)])
+    cluster.begin(3)
+    cluster.until(asked_for)
+
+
+def test_a_node_that_joined_after_the_backup_starts_first_and_keeps_its_replica() -> None:
+    cluster = ElectedCluster(15, nodes=4)
+    late = cluster.hosts.pop(4)
+    cluster.start_nodes()
+    copy = cluster.store.back_up()
+    cluster.hosts[4] = late
+    cluster.begin(4)
+    cluster.until(lambda: "4" in cluster.image.nodes)
+    cluster.start()
+    cluster.produce(idempotent=True)
+    cluster.until(more_is_acknowledged(cluster, 20))
+    assert 4 in record_of(cluster).partitions[0].replicas
+    restored(cluster, copy)
+    cluster.begin(4)
+    cluster.until(lambda: TOPIC in cluster.image.topics)
+    for node_id in (1, 2, 3):
+        cluster.begin(node_id)
+    cluster.until(more_is_acknowledged(cluster, 20), 20_000)
+    assert 4 in record_of(cluster).partitions[0].replicas
+    cluster.settle()
+
+
+def test_the_directory_of_a_replica_that_was_moved_after_the_backup_is_kept_aside() -> None:
+    cluster = ElectedCluster(7, replicas=1, min_isr=1)
+    cluster.checkers.clear()
+    cluster.start()
+    cluster.produce(acks=1)
+    cluster.until(more_is_acknowledged(cluster, 20))
+    cluster.wind_down()
+    copy, first = cluster.store.back_up(), cluster.leader()
+    target = next(node_id for node_id in cluster.hosts if node_id != first)
+    admin = Reassigner(cluster, cluster.rng)
+
+    def moved() -> bool:
+        if record_of(cluster).partitions[0].target != (target,):
+            admin.ask(TOPIC, 0, [target])
+        return record_of(cluster).partitions[0].replicas == (target,)
+
+    cluster.until(moved)
+    cluster.run(1_000)
+    disk = cluster.hosts[target].disk
+    records = disk.content(LOG)
+    for node_id in cluster.up:
+        cluster.kill(node_id)
+    cluster.restore_store(copy)
+    for node_id in cluster.hosts:
+        cluster.begin(node_id)
+    cluster.until(lambda: cluster.states() == {NodeState.ACTIVE})
+    cluster.run(5_000)
+    (aside,) = [path for path in disk.files() if "-stray/" in path and path.endswith(".log")]
+    assert disk.content(aside) == records
+    assert any(f"{TOPIC}-0" in line and "-stray" in line for line in cluster.world.trace.lines)
 
 
 def test_a_topic_that_is_deleted_while_it_is_on_hold_does_not_come_back() -> None:

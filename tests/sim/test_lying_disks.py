@@ -68,18 +68,18 @@ def spoiled(harm: str) -> None:
     """Three nodes die at once, the files of node 1 are spoiled, and node 1 starts first."""
     cluster = running(7)
     spoiler = Spoiler(cluster.hosts[1].disk, DIRECTORY, random.Random(1))
-    if harm == "restore":
+    if harm.startswith("restore"):
         cluster.kill(1)
         spoiler.back_up()
         cluster.begin(1)
         cluster.until(lambda: cluster.states() == {NodeState.ACTIVE} and cluster.is_whole())
-    elif harm == "hot copy":
+    elif harm.startswith("hot copy"):
         spoiler.back_up()
     cluster.until(more_is_acknowledged(cluster, 100))
     for node_id in cluster.hosts:
         cluster.kill(node_id)
-    if harm == "restore" or harm == "hot copy":
-        spoiler.restore(whole=True)
+    if harm.startswith(("restore", "hot copy")):
+        spoiler.restore(whole=not harm.endswith("over"))
     else:
         cluster.hosts[1].disk.settle_everything()
         HARM[harm](cluster, 1)
@@ -91,7 +91,7 @@ def spoiled(harm: str) -> None:
     cluster.settle()
 
 
-@pytest.mark.parametrize("harm", [*HARM, "restore", "hot copy"])
+@pytest.mark.parametrize("harm", [*HARM, "restore", "restore over", "hot copy", "hot copy over"])
 def test_a_node_whose_disk_lies_starts_first_and_leads_nothing(harm: str) -> None:
     spoiled(harm)
 

@@ -32,6 +32,12 @@ USER_FILE: Final = ".in-use-by"
 _HELD_BY_OTHERS: Final = (errno.EAGAIN, errno.EACCES)
 _FLOCK: Final = "@hhqqi4x"
 """C's struct flock: type, whence, start, length (0: all), process."""
+_REMEDIES: Final = {
+    errno.ENOSPC: "Free some space",
+    errno.EDQUOT: "Free some space",
+    errno.EROFS: "Mount it writable",
+    errno.EIO: "Look at the disk",
+}
 
 
 log = logging.getLogger("ottla.server")
@@ -61,7 +67,7 @@ class DirectoryLock:
             self.release()
             raise ServeRefusedError(
                 f"The data directory {directory} is not writable: {error.strerror or error}. "
-                "Change its owner or choose another one with --data."
+                f"{_REMEDIES.get(error.errno or 0, 'Change its owner')} or choose another one with --data."
             ) from error
         whole, file = self._descriptors
         try:
@@ -158,14 +164,11 @@ def replace_file(path: str, text: str) -> None:
 def unusable(directory: str, error: OSError) -> str:
     """The message for an operator when a start failed with this error: the file, the reason, and the remedy."""
     where = f"{error.filename}: " if isinstance(error.filename, str) and error.filename != directory else ""
-    remedy = {
-        errno.ENOSPC: "Free some space",
-        errno.EDQUOT: "Free some space",
+    access = {
         errno.EACCES: "Give the file to the user of the node",
         errno.EPERM: "Give the file to the user of the node",
-        errno.EROFS: "Mount it writable",
-        errno.EIO: "Look at the disk",
-    }.get(error.errno or 0, "Put that right")
+    }
+    remedy = (_REMEDIES | access).get(error.errno or 0, "Put that right")
     reason = error.strerror or str(error)
     return f"The data directory {directory} can't be used: {where}{reason}. {remedy} or choose another with --data."
 

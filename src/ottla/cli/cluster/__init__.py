@@ -306,7 +306,8 @@ def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
     print_some(IN_SYNC_COLUMNS, [tuple(each.values()) for each in told["in_sync_changes"] or ()])
     if on_hold := told["on_hold"]:
         more = f" and {len(on_hold) - ROWS_MAX} more" if len(on_hold) > ROWS_MAX else ""
-        say(f"\nOn hold, so that nothing of them is deleted: {', '.join(on_hold[:ROWS_MAX])}{more}. {END_HOLD}")
+        say("")
+        say(f"On hold, so that nothing of them is deleted: {', '.join(on_hold[:ROWS_MAX])}{more}. {END_HOLD}")
 
 
 def node_row(node: dict[str, Any]) -> tuple[Any, ...]:
