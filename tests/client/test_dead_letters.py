@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from ottla.client import Client
-from ottla.client.dead_letters import Letter, original_of
+from ottla.client.dead_letters import Letter, letter_of, original_of
 from ottla.protocol.records.batch import set_crc
 from ottla.protocol.records.record import Record, build_batch
 
@@ -32,3 +32,24 @@ def test_the_original_of_a_bare_letter(octets: bytes, found: object) -> None:
     fields: dict[str, Any] = dict.fromkeys(Letter.__dataclass_fields__)
     letter = Letter(**{**fields, "topic": "t", "source_partition": 0, "source_offset": 0})
     assert original_of(client, letter) == found
+
+
+@pytest.mark.parametrize(
+    ("times", "found"),
+    [
+        ([], (None, None)),
+        ([("first", b"5"), ("last", b"7"), ("first", b"6")], (6, 7)),
+        ([("first", None), ("last", b"-1")], (None, None)),
+    ],
+)
+def test_the_times_of_failures(times: list[tuple[str, bytes | None]], found: object) -> None:
+    """The last header counts: the record may have been a dead letter before, which another program has sent back."""
+    where: list[tuple[str, bytes | None]] = [
+        (f"__dlq.errors.{name}", value)
+        for name, value in (("topic", b"t"), ("partition", b"0"), ("offset", b"1"), ("group", b"g"))
+    ]
+    headers = [("own", b"x"), *where, *((f"ottla-{name}-failure-ms", value) for name, value in times)]
+    letter = letter_of(0, Record(offset=3, headers=headers))
+    assert letter is not None
+    assert (letter.first_failed_ms, letter.last_failed_ms) == found
+    assert letter.headers == [("own", b"x")]

@@ -216,7 +216,10 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
             ("rejected", "tasks", 3, 3)
         ]
         assert {each["value"] for each in view["letters"]} == {"0", "1", "2"}
-        assert "dlq.mail" in visitor.get("/dead-letters", name="mail")
+        times = {(each["first_failed_ms"], each["last_failed_ms"]) for each in view["letters"]}
+        assert all(first == last > each["at_ms"] for first, last in times for each in view["letters"])
+        text = visitor.get("/dead-letters", name="mail")
+        assert ("dlq.mail" in text, "Failed last" in text) == (True, True)
         assert visitor.json("/share-group/part/letters", name="mail")["waiting"] == 3
         form = {"reason": "rejected", "topic": "", "most": "2"}
         shown = visitor.post("/dead-letters/redrive", {"step": "preview", **form}, {"name": "mail"})

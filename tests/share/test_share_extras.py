@@ -7,6 +7,7 @@ import pytest
 from ottla.broker.config.key import ConfigRefusedError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.record import Record, build_batch
+from ottla.share.failures import RANGES_MAX, FirstFailures
 from tests.harness.share.share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
 
 
@@ -53,7 +54,60 @@ def test_a_rejected_record_becomes_a_letter(stage: ShareStage) -> None:
         "__dlq.errors.group": b"g",
         "__dlq.errors.delivery.count": b"1",
         "__dlq.errors.message": b"Offset rejected by client.",
+        "ottla-first-failure-ms": str(stage.now).encode(),
+        "ottla-last-failure-ms": str(stage.now).encode(),
     }
+
+
+FAILURES = "ottla-first-failure-ms", "ottla-last-failure-ms"
+
+
+def failures(stage: ShareStage) -> list[tuple[int | None, ...]]:
+    """The first and last failure of each dead letter."""
+    found = [dict(letter.headers) for letter in stage.read("dlq.jobs")]
+    return [tuple(int(said[name] or b"") if name in said else None for name in FAILURES) for said in found]
+
+
+def test_a_letter_says_when_its_record_failed_first_and_last(stage: ShareStage) -> None:
+    member = with_letters(stage, 3, share_delivery_count_limit="2")
+    member.fetch()
+    times: list[int] = []
+    for batch in ((0, 0, [RELEASE]), (1, 1, [RELEASE]), (2, 2, [RELEASE])):
+        times.append(stage.now - stage.now % 1_000)
+        member.said(batch)
+        stage.run(3_700)
+    member.fetch()
+    stage.run(1_000)
+    last = stage.now
+    member.said((0, 2, [RELEASE]))
+    stage.run()
+    assert failures(stage) == [(first, last) for first in times]
+
+
+def test_a_letter_lacks_the_times_that_a_new_leader_does_not_know(stage: ShareStage) -> None:
+    member = begun(stage, 2, share_delivery_count_limit="2", **DEAD)
+    member.fetch()
+    member.said((0, 0, [REJECT]), (1, 1, [RELEASE]))
+    stage.run()
+    stage.restart()
+    stage.topic("dlq.jobs", errors_deadletterqueue_group_enable="true")
+    again = stage.member(member.places[0][0])
+    assert again.fetch() == [(1, 1, 2)]
+    last = stage.now
+    again.said((1, 1, [RELEASE]))
+    stage.run(61_000)
+    assert failures(stage) == [(None, None), (None, last)]
+
+
+def test_few_ranges_of_failures_are_remembered() -> None:
+    kept = FirstFailures(100)
+    for number in range(RANGES_MAX):
+        kept.note(5_500, 102 + 2 * number, 103 + 2 * number)
+    known = [each for each in kept.within(90, 100 + 4 * RANGES_MAX) if each[2] is not None]
+    assert known[0] == (102, 103, 5_000)
+    assert len(known) <= RANGES_MAX // 2 + 1
+    kept.forget_below(103)
+    assert list(kept.within(100, 106)) == [(100, 103, None), (103, 104, None), (104, 105, 5_000), (105, 106, None)]
 
 
 def test_letters_wait_until_a_new_leader_knows_what_is_committed(stage: ShareStage) -> None:

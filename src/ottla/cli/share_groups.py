@@ -50,7 +50,18 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-LETTER_COLUMNS = ("OFFSET", "TOPIC", "PARTITION", "SOURCE-OFFSET", "REASON", "DELIVERIES", "REDRIVES", "TIMESTAMP")
+LETTER_COLUMNS = (
+    "OFFSET",
+    "TOPIC",
+    "PARTITION",
+    "SOURCE-OFFSET",
+    "REASON",
+    "DELIVERIES",
+    "REDRIVES",
+    "TIMESTAMP",
+    "FIRST-FAILURE",
+    "LAST-FAILURE",
+)
 
 STATE_COLUMNS = (
     "GROUP",
@@ -470,4 +481,5 @@ def letter_row(letter: Letter) -> tuple[Any, ...]:
         letter.deliveries,
         letter.redrives,
         shown_time(letter.timestamp_ms),
+        *(None if each is None else shown_time(each) for each in (letter.first_failed_ms, letter.last_failed_ms)),
     )

@@ -39,6 +39,11 @@ from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import Record, build_batch, decode_records
 
 PREFIX: Final = "__dlq.errors."
+FIRST_FAILURE: Final = "ottla-first-failure-ms"
+LAST_FAILURE: Final = "ottla-last-failure-ms"
+"""Headers that only Ottla writes: milliseconds since 1970."""
+OWN: Final = (PREFIX, FIRST_FAILURE, LAST_FAILURE)
+"""The beginnings of the headers that a dead letter adds."""
 COUNT_HEADER: Final = "ottla-redrive-count"
 REDRIVE_PREFIX: Final = "ottla-redrive."
 """Names of the consumer groups that keep the progress of redrives: this and the share group."""
@@ -64,7 +69,8 @@ Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One dead letter. `key`, `value`, `headers` are the record's own."""
+    """One dead letter. `key`, `value`, `headers` and `timestamp_ms` are the record's own. `first_failed_ms` and
+    `last_failed_ms`: when its first and last delivery failed, None if the dead letter does not say it."""
 
     partition: int
     offset: int
@@ -78,6 +84,8 @@ class Letter:
     key: bytes | None
     value: bytes | None
     headers: Headers
+    first_failed_ms: int | None = None
+    last_failed_ms: int | None = None
 
     @property
     def reason(self) -> str:
@@ -181,10 +189,18 @@ def letter_of(partition: int, record: Record) -> Letter | None:
             timestamp_ms=record.timestamp_ms,
             key=record.key,
             value=record.value,
-            headers=[(name, value) for name, value in headers if not name.startswith(PREFIX)],
+            headers=[(name, value) for name, value in headers if not name.startswith(OWN)],
+            first_failed_ms=_time_in(headers, FIRST_FAILURE),
+            last_failed_ms=_time_in(headers, LAST_FAILURE),
         )
     except (KeyError, ValueError):
         return None
+
+
+def _time_in(headers: Headers, name: str) -> int | None:
+    """The time in a header, None without one; the last counts, as a record may have been a dead letter before."""
+    found = [text_of(value) for each, value in headers if each == name]
+    return int(found[-1]) if found and found[-1].isascii() and found[-1].isdigit() and len(found[-1]) < 16 else None
 
 
 def headers_of(record: Record) -> Headers:

@@ -27,7 +27,8 @@ READERS: Final = "Every reader of these topics gets them again."
 @dataclass(frozen=True, slots=True)
 class LetterRow:
     """A dead letter. `topic`, `source_partition` and `source_offset` are where its record was, if that is known.
-    `detail`: what tells causes of one kind apart. `value` is the beginning of the value as text."""
+    `detail`: what tells causes of one kind apart. `value` is the beginning of the value as text. `first_failed_ms`,
+    `last_failed_ms`: when its first and last delivery failed, None if it does not say it."""
 
     partition: int
     offset: int
@@ -41,6 +42,8 @@ class LetterRow:
     at_ms: int
     is_back: bool
     value: str
+    first_failed_ms: int | None = None
+    last_failed_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,9 @@ class DeadLetters(View):
 
 def facts_of(rows: Sequence[LetterRow]) -> dict[str, Any]:
     """The fields of a view with these dead letters."""
-    shown = sorted(rows, key=lambda each: (each.at_ms, each.partition, each.offset), reverse=True)
+    shown = sorted(
+        rows, key=lambda each: (each.last_failed_ms or each.at_ms, each.partition, each.offset), reverse=True
+    )
     return {
         "letters": tuple(shown[:SHOWN_MAX]),
         "causes": causes_of(rows),

@@ -30,6 +30,7 @@ from typing import Final
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.share.deadlines import Deadlines, rounded
+from ottla.share.failures import FirstFailures
 from ottla.share.runs import Runs
 from ottla.share.settings import ShareSettings
 from ottla.share.standing import (
@@ -69,6 +70,7 @@ class SharePartition:
 
     __slots__ = (
         "_deadlines",
+        "_first_failures",
         "_last_released",
         "_leaving",
         "_next_write",
@@ -111,6 +113,7 @@ class SharePartition:
         self._next_write = 1
         self._last_released = DeliveryState(_AVAILABLE)  # a million records released alike share one object
         self._deadlines = Deadlines()
+        self._first_failures = FirstFailures(start_offset)
         self._leaving: dict[str, tuple[Millis, int]] = {}
         """Members that left and may still have acquired records: the time they left, and the offset to continue the
         scan from."""
@@ -130,6 +133,7 @@ class SharePartition:
             runs.append(last + 1, self._back(now, delivery_count) if is_back else DeliveryState(state, delivery_count))
         for first, end, standing in runs.within(runs.start, runs.end):
             self._arrive(first, end, standing)
+        self.letters = [letter._replace(was_loaded=True) for letter in self.letters]
         self._advance()
 
     def backs(self) -> list[Back]:
@@ -309,6 +313,7 @@ class SharePartition:
                 changes.append(change)
         if not changes:
             return ErrorCode.NONE, None, rest
+        self._note_failures(now, changes)
         write = self._write(changes, stands=False)
         for first, end, before, _ in changes:
             self.runs.assign(first, end, before._replace(write=write.number))
@@ -363,6 +368,13 @@ class SharePartition:
             last = self._last_released = DeliveryState(_AVAILABLE, count, "", time)
         return last
 
+    def _note_failures(self, now: Millis, changes: Iterable[Change]) -> None:
+        """Remember when the records that are returned failed first."""
+        if self.settings.dead_letters:
+            for first, end, before, after in changes:
+                if after.state == _AVAILABLE and before.delivery_count == 1:
+                    self._first_failures.note(now, first, end)
+
     def persisted(self, write: Write) -> None:
         """The coordinator has persisted this write: its changes take effect."""
         if not write.stands:
@@ -401,7 +413,8 @@ class SharePartition:
         elif state == _ARCHIVING:
             self.archiving += end - first
             rejected = standing.rejected or standing.delivery_count < self.settings.delivery_count_limit
-            self.letters.append(Letter(first, end, standing.delivery_count, rejected))
+            for low, high, failed in self._first_failures.within(first, end):
+                self.letters.append(Letter(low, high, standing.delivery_count, rejected, failed))
         elif standing.time:
             self._deadlines.add(standing.time, first, end)
         else:
@@ -434,6 +447,7 @@ class SharePartition:
         while (run := runs.first_run()) is not None and run[1].state in _TERMINAL:
             self.complete_count -= run[0] - runs.start
             runs.trim(run[0])
+        self._first_failures.forget_below(runs.start)
 
     # ---- writes ----------------------------------------------------------------------------------------------------
 
@@ -508,6 +522,7 @@ class SharePartition:
                     ended.append(Change(low, high, standing, self._after(now, standing, Acknowledge.RELEASE)))
                 elif standing.state == _AVAILABLE:
                     self._push_ready(low)
+            self._note_failures(now, ended)
             self._settle(ended)  # at once: a range may be noted twice
             changes += ended
         self.lock_timeouts += sum(change.end - change.first for change in changes) - released
@@ -547,6 +562,7 @@ class SharePartition:
                 left = 0
             if not left:
                 del self._leaving[member]
+            self._note_failures(now, ended)
             self._settle(ended)
             changes += ended
         return looked

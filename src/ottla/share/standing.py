@@ -98,12 +98,18 @@ class Write:
 
 
 class Letter(NamedTuple):
-    """Records to be copied to the dead-letter topic: ARCHIVING until `dead_lettered`."""
+    """Records to be copied to the dead-letter topic: ARCHIVING until `dead_lettered`.
+
+    `first_failed`: when their first delivery failed, None if it is not known, or if there was no other delivery.
+    `was_loaded`: they were ARCHIVING when the state was loaded, so that the time of their last failure is not known.
+    """
 
     first: int
     end: int
     delivery_count: int
     rejected: bool
+    first_failed: Millis | None = None
+    was_loaded: bool = False
 
 
 class DeliverableRange(NamedTuple):

@@ -6,7 +6,8 @@ pause, until one succeeds. A circuit breaker pauses the group if it produces mor
 configuration allows.
 
 A dead letter carries the record's key, value, headers and timestamp (unless `errors.deadletterqueue.copy.record.enable`
-is false) and `__dlq.errors.topic`, `.partition`, `.offset`, `.group`, `.delivery.count`, `.message`. It goes to
+is false) and `__dlq.errors.topic`, `.partition`, `.offset`, `.group`, `.delivery.count`, `.message`. Two headers of our
+own say when the first and the last delivery failed, as far as the leader knows: no state has these times. It goes to
 partition (source partition modulo partitions). An unreadable batch produces one dead letter, without key and value and
 with `__dlq.errors.last.offset`. After a crash a dead letter may be written twice, but none is lost.
 
@@ -39,7 +40,7 @@ from ottla.broker.requests import NODE_REQUEST
 from ottla.broker.schedule import KeyedTimers, Timed
 from ottla.broker.topics.new_topic import NewTopic
 from ottla.log.answers import AppendRefusedError, DamagedLogError, Isolation, OffsetOutOfRangeError, StorageError
-from ottla.machine import Millis, Ticket, WallMillis
+from ottla.machine import Millis, Ticket, WallClock, WallMillis
 from ottla.metadata.store import StoreError
 from ottla.metadata.topic_names import fault_of
 from ottla.protocol.errors import ErrorCode
@@ -60,6 +61,9 @@ MINUTE_MS: Final = 60_000
 REJECTED: Final = "Offset rejected by client."
 TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
 PREFIX: Final = "__dlq.errors."
+FIRST_FAILURE: Final = "ottla-first-failure-ms"
+LAST_FAILURE: Final = "ottla-last-failure-ms"
+"""Headers that Kafka lacks: milliseconds since 1970."""
 
 SENT_MAX: Final = 4
 """At most this many parts of one group's dead letters are in flight to other nodes at once."""
@@ -75,13 +79,16 @@ class TopicMissingError(Exception):
 
 @dataclass(slots=True)
 class DeadLetterRange:
-    """Records [first, end) of one share partition that need dead letters."""
+    """Records [first, end) of one share partition that need dead letters. `first_failed`, `last_failed`: when their
+    first and their last delivery failed, None if it is not known."""
 
     hosted: HostedShare
     first: int
     end: int
     delivery_count: int
     rejected: bool
+    first_failed: Millis | None = None
+    last_failed: Millis | None = None
 
 
 class GroupQueue:
@@ -199,8 +206,13 @@ class DeadLetters:
         """These records became ARCHIVING."""
         group_id = hosted.key.group_id
         queue = self._queue_of(group_id)
-        for first, end, delivery_count, rejected in letters:
-            queue.ranges.append(DeadLetterRange(hosted, first, end, delivery_count, rejected))
+        for first, end, delivery_count, rejected, first_failed, was_loaded in letters:
+            last_failed = None if was_loaded else now
+            if delivery_count == 1:
+                first_failed = last_failed
+            queue.ranges.append(
+                DeadLetterRange(hosted, first, end, delivery_count, rejected, first_failed, last_failed)
+            )
             self._count(now, hosted, queue, end - first)
         if queue.key not in self._due:
             self._due.set(queue.key, now)  # on the next tick, to avoid re-entering `settle`
@@ -314,7 +326,7 @@ class DeadLetters:
         batch: list[Record] = []
         size = 0
         for record in self._records(pending):
-            letter = _letter(self._environment.wall.at(now), record, pending, copy)
+            letter = _letter(self._environment.wall, now, record, pending, copy)
             length = len(letter.key or b"") + len(letter.value or b"")
             if batch and size + length > BATCH_BYTES:
                 yield batch
@@ -500,7 +512,7 @@ class DeadLetters:
             self._environment.notes(f"share group {group_id} could not be paused: {failed}")
 
 
-def _letter(wall_ms: WallMillis, record: Record, pending: DeadLetterRange, copy: bool) -> Record:
+def _letter(wall: WallClock, now: Millis, record: Record, pending: DeadLetterRange, copy: bool) -> Record:
     """KIP-1191's dead letter for this record."""
     partition = pending.hosted.partition
     said: list[tuple[str | bytes, bytes | None]] = [
@@ -511,9 +523,12 @@ def _letter(wall_ms: WallMillis, record: Record, pending: DeadLetterRange, copy:
         (PREFIX + "delivery.count", str(pending.delivery_count).encode()),
         (PREFIX + "message", (REJECTED if pending.rejected else TOO_OFTEN).encode()),
     ]
+    for name, time in ((FIRST_FAILURE, pending.first_failed), (LAST_FAILURE, pending.last_failed)):
+        if time is not None:
+            said.append((name, str(wall.at(time)).encode()))
     if not copy:
-        return Record(-1, wall_ms, None, None, said)
-    timestamp = record.timestamp_ms if record.timestamp_ms >= 0 else wall_ms
+        return Record(-1, wall.at(now), None, None, said)
+    timestamp = record.timestamp_ms if record.timestamp_ms >= 0 else wall.at(now)
     return Record(-1, timestamp, record.key, record.value, [*record.headers, *said])
 
 
@@ -527,4 +542,5 @@ def _mended(wall_ms: WallMillis, letter: Record, error: ErrorCode) -> list[Recor
 
 def _provenance(headers: Headers) -> Headers:
     """Only the headers that a dead letter itself adds."""
-    return [(name, value) for name, value in headers if isinstance(name, str) and name.startswith(PREFIX)]
+    own = (PREFIX, FIRST_FAILURE, LAST_FAILURE)
+    return [(name, value) for name, value in headers if isinstance(name, str) and name.startswith(own)]

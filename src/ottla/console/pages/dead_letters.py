@@ -118,6 +118,8 @@ def row_of(letter: Letter, *, is_back: bool) -> LetterRow:
         letter.timestamp_ms,
         is_back,
         beginning(letter.value),
+        letter.first_failed_ms,
+        letter.last_failed_ms,
     )
 
 
