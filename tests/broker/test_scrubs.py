@@ -106,6 +106,23 @@ def test_damage_below_the_start_of_the_log_is_forgotten(tmp_path: Path) -> None:
     assert damaged_from(stage) == (None, False)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_lost_its_first_segments_lacks_them_after_each_restart(clean: bool, tmp_path: Path) -> None:
+    stage = staged(tmp_path, 0)
+    stage.end(clean=clean)
+    for file in Path(stage.directory, "t-1").glob("00000000000000000000.*"):
+        file.unlink()
+    stage.start()
+    for _ in range(3):
+        log = stage.node.replicas.by_name["t"].partitions[1].log
+        assert (log.log_start_offset, damaged_from(stage)) == (1, (0, True))
+        stage.restart(clean=clean)
+    stage.node.replicas.by_name["t"].partitions[1].log.delete_records_before(2)
+    for _ in range(2):
+        stage.restart()
+        assert damaged_from(stage) == (None, False)
+
+
 def test_a_mark_of_damage_that_cannot_be_read_stops_no_start(tmp_path: Path) -> None:
     stage = staged(tmp_path, 0)
     stage.end()
