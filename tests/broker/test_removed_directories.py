@@ -1,5 +1,6 @@
-"""Another process removes the directory of a partition while its node runs: the replica is copied again."""
+"""Another process removes a partition's directory or a segment while its node runs: the replica is copied again."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,34 @@ def test_a_replica_without_writes_is_copied_again_once_it_is_scrubbed(tmp_path: 
     copies.settle()
     assert copies.are_in_sync
     assert copies.placed.leader == 2
+
+
+def older(path: str) -> None:
+    """An older copy takes the place of the file."""
+    Path(f"{path}.older").write_bytes(Path(path).read_bytes()[:-1])
+    Path(f"{path}.older").replace(path)
+
+
+@pytest.mark.parametrize("harm", [os.unlink, older])
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_segment_that_is_gone_is_copied_again_once_it_is_scrubbed(
+    at: int, harm: Callable[[str], None], tmp_path: Path
+) -> None:
+    copies = Copies(tmp_path, scrub_ms=5_000)
+    copies.append(6)
+    copies.settle()
+    segment = copies.partition(1).log.segments[at]
+    assert segment.size
+    harm(f"{segment.path}.log")
+    assert not copies.are_in_sync
+    copies.settle()
+    assert copies.are_in_sync
+    (note,) = [note for note in copies.pair.stages[1].notes if "t-0 is damaged: " in note]
+    assert note.endswith("another process has removed or replaced this file")
+    copies.append(3)
+    copies.pair.stages[1].restart(clean=False)
+    copies.settle()
+    assert copies.are_in_sync
 
 
 def test_a_failed_fsync_does_not_keep_a_replica_from_being_copied(tmp_path: Path) -> None:

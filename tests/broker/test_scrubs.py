@@ -78,6 +78,17 @@ def test_a_log_whose_file_is_too_short_for_a_reader_is_checked_at_once(tmp_path:
     assert damaged_from(stage) == (1, True)
 
 
+def test_an_index_that_another_process_removed_is_rebuilt(tmp_path: Path) -> None:
+    stage = staged(tmp_path, 1 << 20)
+    path = Path(f"{stage.node.replicas.by_name['t'].partitions[1].log.segments[1].path}.timeindex")
+    before = path.read_bytes()
+    path.unlink()
+    stage.run(FIRST_AFTER_MS + 10_000)
+    assert [note for note in stage.notes if "rebuilt" in note] == [f"{path}: it was removed. Its indexes were rebuilt."]
+    assert path.read_bytes() == before
+    assert not damage_notes(stage)
+
+
 def damaged_from(stage: NodeStage, index: int = 1) -> tuple[int | None, bool]:
     partition = stage.node.replicas.by_name["t"].partitions[index]
     return partition.copy.damaged_from, partition.copy.is_reported

@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK
 from ottla.cli.main import main
+from ottla.log.checkpoints import encode_offsets
+from ottla.log.config import LogConfig
+from ottla.log.files import DiskFiles
 from ottla.testing import EmbeddedBroker
+from tests.harness.log.support import NOW, batch, open_log, put
 
 FIRST = "00000000000000000000"
 
@@ -100,6 +105,47 @@ def test_what_is_torn_or_no_log_is_told_of(directory: Path, tmp_path: Path, caps
         assert refused(capsys, file).startswith(f"ottla: {file}" if name != "x.index" else "ottla: x.index"), name
     assert "expected .log" in refused(capsys, tmp_path / "picture.png")
     assert "cannot be read" in refused(capsys, tmp_path / "absent.log")
+
+
+def segmented(directory: Path) -> list[str]:
+    """A data directory with one log of several segments; the names of its files without suffix."""
+    log = open_log(DiskFiles(), LogConfig(segment_bytes=1500, index_interval_bytes=300), f"{directory}/t-0")
+    for number in range(70):
+        put(log, batch(b"%d" % number, at=NOW + number), epoch=1)
+    log.close(NOW)
+    (directory / HIGH_WATERMARK).write_bytes(encode_offsets({("t", 0): 70}))
+    return [f"{base:020d}" for base in log.bases]
+
+
+@pytest.mark.parametrize(
+    ("at", "kind", "why"),
+    [
+        (0, ".log", "segments are missing"),
+        (1, ".log", "the segment ends, and the next one begins at"),
+        (-1, ".log", "but it once ended at 70 or later"),
+        (1, ".index", "it was removed"),
+        (1, ".timeindex", "it was removed"),
+    ],
+)
+def test_verify_finds_files_that_are_missing(
+    at: int, kind: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = segmented(tmp_path)
+    assert main(["log", "verify", str(tmp_path)]) == 0
+    (tmp_path / "t-0" / f"{names[at]}{kind}").unlink()
+    assert main(["log", "verify", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert why in said.out
+    assert "1 damaged place in 1 partition" in said.err
+
+
+def test_verify_finds_a_flipped_bit_in_an_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t-0" / f"{segmented(tmp_path)[1]}.index"
+    octets = bytearray(path.read_bytes())
+    octets[9] ^= 1
+    path.write_bytes(octets)
+    assert main(["log", "verify", str(tmp_path)]) == 1
+    assert f"{path}, position 0" in capsys.readouterr().out
 
 
 def test_verify_finds_what_was_damaged(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, partition
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.replica.copy_status import ReplicaCopy
 from ottla.sim.clients.replicated import LogReader
-from ottla.sim.kernel.disk import Disk
+from ottla.sim.kernel.disk import Disk, SimFile
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.trace import InvariantError
@@ -483,7 +483,31 @@ def flip_beneath(cluster: ElectedCluster, node_id: int) -> None:
     disk.overwrite(LOG, bytes(content))
 
 
-BENEATH = {"flip": flip_beneath, "cut": cut_beneath, "lose": lose_directory}
+def remove(cluster: ElectedCluster, node_id: int) -> None:
+    cluster.hosts[node_id].disk.put(LOG, None)
+
+
+def replace_by_older(cluster: ElectedCluster, node_id: int) -> None:
+    disk = cluster.hosts[node_id].disk
+    content = disk.content(LOG)
+    disk.put(LOG, content[: len(content) // 2])
+
+
+BENEATH = {
+    "flip": flip_beneath,
+    "cut": cut_beneath,
+    "lose": lose_directory,
+    "remove": remove,
+    "replace": replace_by_older,
+}
+
+
+def assert_files_are_whole(cluster: ElectedCluster, node_id: int) -> None:
+    """Every segment of every log is in its file."""
+    disk = cluster.hosts[node_id].disk
+    for partition in cluster.node(node_id).replicas:
+        for segment in partition.log.segments:
+            assert len(disk.content(f"{segment.path}.log")) == segment.size, segment.path
 
 
 def spoiled_beneath(harm: str, *, leads: bool) -> None:
@@ -504,6 +528,7 @@ def spoiled_beneath(harm: str, *, leads: bool) -> None:
     cluster.until(more_is_acknowledged(cluster, 50))
     cluster.run(2 * SCRUB_MS)
     cluster.settle()
+    assert_files_are_whole(cluster, spoilt)
     cluster.kill(spoilt)
     cluster.begin(spoilt)
     cluster.settle()
@@ -519,6 +544,15 @@ def test_files_that_are_spoiled_beneath_a_node_are_copied_again(harm: str, leads
 def test_the_checkers_notice_damage_that_no_scrub_reports(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scrubs, "start", lambda *_: None)
     with pytest.raises((InvariantError, DamagedLogError)):
+        spoiled_beneath(harm, leads=False)
+
+
+@pytest.mark.parametrize("harm", ["remove", "replace"])
+def test_only_a_comparison_with_the_directory_notices_files_that_are_gone(
+    harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimFile, "is_in_place", lambda _: True)
+    with pytest.raises((AssertionError, FileNotFoundError)):
         spoiled_beneath(harm, leads=False)
 
 

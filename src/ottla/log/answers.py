@@ -61,6 +61,16 @@ class Damage(NamedTuple):
         return f"{self.path}, position {self.position}, offset {self.first}: {self.why}"
 
 
+class IndexFault(NamedTuple):
+    """An index file of a segment that does not agree with its batches; it can be rebuilt from them."""
+
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}"
+
+
 class DamagedLogError(OSError):
     """Raised for a corrupt batch: bytes in the log have changed since they were written. CORRUPT_MESSAGE, as in Kafka.
 

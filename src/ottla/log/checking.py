@@ -1,5 +1,5 @@
 """Checks the batches of one segment, slice by slice: their checksums, and what no checksum covers, which is their
-offsets, their leader epochs, and that the segment and its index agree with them.
+offsets, their leader epochs, and that the segment and its indexes agree with them.
 """
 
 from __future__ import annotations
@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ottla.log.answers import Damage
+from ottla.log.answers import Damage, IndexFault
 from ottla.log.epochs import UNDEFINED_EPOCH, EpochCache
 from ottla.log.files import FileSlice
+from ottla.log.index.comparing import IndexComparison
 from ottla.log.segment import RawHeader, Segment, walk_batches
 from ottla.protocol.records.batch import ATTRIBUTES_AT, LOG_OVERHEAD_BYTES
 from ottla.protocol.records.checksum import crc32c
@@ -34,15 +35,22 @@ def damage_in_first(batches: FileSlice, offset: int) -> Damage | None:
 
 
 def checking(
-    segment: Segment, below: int, epochs: EpochCache, *, joins: bool, indexed: bool = True
-) -> Iterator[int | Damage]:
+    segment: Segment,
+    below: int,
+    epochs: EpochCache,
+    *,
+    joins: bool,
+    indexed: bool = True,
+    interval: int | None = None,
+) -> Iterator[int | Damage | IndexFault]:
     """Check one segment. Its offsets must be below `below`, and reach it if the segment `joins` the next one.
-    `indexed`: its offset index is complete.
+    `indexed`: its indexes are complete. `interval`: that of its indexes, if this process writes them.
 
-    Yields as `scrubbing` does; ends at the first damage. Raises OSError.
+    Yields the bytes of each slice; ends at the first damage. A fault of an index comes last. Raises OSError.
     """
-    walk = _Walk(segment, below, epochs, indexed)
-    size, batches, whole = 0, 0, segment.size
+    indexes = IndexComparison(segment, is_closed=joins, interval=interval) if indexed else None
+    walk = _Walk(segment, below, epochs, indexes)
+    size, batches, whole = indexes.size if indexes is not None else 0, 0, segment.size
     for position, header, batch in walk_batches(segment.file, 0, whole, SLICE_BYTES):
         damage = walk.check(position, header, batch)
         if damage is not None:
@@ -56,14 +64,16 @@ def checking(
     yield size
     if damage is not None:
         yield damage
+    elif indexes is not None and (fault := indexes.end()) is not None:
+        yield fault
 
 
 class _Walk:
     """The progress of a walk through a segment."""
 
-    def __init__(self, segment: Segment, below: int, epochs: EpochCache, indexed: bool) -> None:
+    def __init__(self, segment: Segment, below: int, epochs: EpochCache, indexes: IndexComparison | None) -> None:
         self._segment = segment
-        self._indexed = indexed
+        self._indexes = indexes
         self._below = below
         self._epochs = epochs
         self._expected = segment.base_offset
@@ -87,10 +97,9 @@ class _Walk:
         if header[2] not in (epoch, UNDEFINED_EPOCH) and epoch != UNDEFINED_EPOCH:
             # Its base offset may be wrong instead.
             return self._damage(position, expected, f"the batch claims leader epoch {header[2]}, not {epoch}", last + 1)
-        if self._indexed and self._segment.offset_index.entry_for(last)[1] > position:
-            return self._damage(
-                position, expected, f"the batch claims offset {last}, which the offset index puts behind it"
-            )
+        doubtful = None if self._indexes is None else self._indexes.batch(position, header, expected)
+        if doubtful is not None:
+            return self._damage(*doubtful, "the batch claims another offset than the offset index has for it")
         self._leap = (position, expected) if base > expected else None
         self._expected, self._end = last + 1, position + header[1] + LOG_OVERHEAD_BYTES
         return None

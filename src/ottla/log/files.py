@@ -11,7 +11,8 @@ A second implementation (the simulator's disk) must have exactly this durability
 - A failed write raises OSError. The file may then end in a part of what was written; its writer cuts it.
 
 A `File` is a handle, not a descriptor. At most `open_files_max` descriptors are open; that of an idle file is closed,
-and opened again when it is needed. A file that was unlinked or replaced stays readable through older handles.
+and opened again when it is needed. A file that was unlinked or replaced stays readable through older handles. If
+another process did that, it stays readable only while its descriptor is open: the handle never opens another file.
 
 Everything here runs on one thread, except `File.sync`, which another thread may call between `pin` and `unpin`.
 """
@@ -76,6 +77,10 @@ class File(Protocol):
 
     def fileno(self) -> int:
         """A descriptor that is good until control returns to the caller's loop. Simulated files raise OSError."""
+        ...
+
+    def is_in_place(self) -> bool:
+        """Whether `path` leads to this file: another process may have removed or replaced it. Raises OSError."""
         ...
 
 
@@ -160,12 +165,13 @@ class FileSlice(NamedTuple):
 class DiskFile:
     """A handle on a real file, opened for appending; its descriptor is closed and opened again as needed."""
 
-    __slots__ = ("_closed", "_disk", "_fd", "_path", "_pins", "_recent", "_unlinked")
+    __slots__ = ("_closed", "_disk", "_fd", "_inode", "_path", "_pins", "_recent", "_unlinked")
 
     def __init__(self, disk: DiskFiles, path: str, fd: int) -> None:
         self._disk = disk
         self._path = path
         self._fd = fd
+        self._inode: tuple[int, int] | None = None if fd < 0 else _inode_of(os.fstat(fd))
         self._pins = 0
         self._recent = True
         self._unlinked = False
@@ -243,11 +249,22 @@ class DiskFile:
         self._recent = True
         return self._fd if self._fd >= 0 else self._reopen()
 
+    def is_in_place(self) -> bool:
+        try:
+            found = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return self._inode in (None, _inode_of(found))
+
     def _reopen(self) -> int:
         if self._unlinked:
             raise FileNotFoundError(f"{self._path} was deleted and closed")
         fd = self._disk.descriptor(self._path, os.O_RDWR | os.O_APPEND)
-        self._fd = fd
+        inode = _inode_of(os.fstat(fd))
+        if self._inode not in (None, inode):
+            os.close(fd)
+            raise OSError(errno.ESTALE, "another process has replaced this file", self._path)
+        self._fd, self._inode = fd, inode
         self._recent = True
         self._disk.opened(self)
         return fd
@@ -292,6 +309,10 @@ class DiskFile:
             self._let_go()
 
 
+def _inode_of(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
 class DiskDirectory:
     """The names in a real directory."""
 
@@ -334,7 +355,9 @@ class DiskFiles:
         directory, _, name = path.rpartition("/")
         named = self._handles.get(directory)
         if named is not None and (known := named.get(name)) is not None:
-            return known
+            if known.is_in_place():
+                return known
+            self._displace(path)
         if create:
             file = DiskFile(self, path, self.descriptor(path, os.O_RDWR | os.O_APPEND | os.O_CREAT))
             self.opened(file)

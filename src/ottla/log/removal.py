@@ -9,6 +9,7 @@ Source: Kafka's LocalLog.scala (deleteSegmentFiles, logDeleteDirName: the name i
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Final
 
 from ottla.log.checkpoints import PARTITION_METADATA_FILE
@@ -62,12 +63,17 @@ def discard_files(log: LogState, segment: Segment, now: int) -> None:
     segment.close_indexes()
     try:
         # The log goes first: a crash in between leaves indexes without a log, which do no harm.
-        for path in reversed(segment.names()):
-            if log.files.exists(path):
-                log.files.rename(path, path + DELETED_SUFFIX)
-                log.retention.renamed(now + log.config.file_delete_delay_ms, path + DELETED_SUFFIX)
+        discard(log, reversed(segment.names()), now)
     except OSError as error:
         raise log.durability.fail(f"deleting {segment.path} failed: {error}") from error
+
+
+def discard(log: LogState, paths: Iterable[str], now: int) -> None:
+    """Rename those of these files that exist `.deleted`, and note when to unlink them. Raises OSError."""
+    for path in paths:
+        if log.files.exists(path):
+            log.files.rename(path, path + DELETED_SUFFIX)
+            log.retention.renamed(now + log.config.file_delete_delay_ms, path + DELETED_SUFFIX)
 
 
 def remove_deleted_files(log: LogState, now: int, *, at_once: bool = False) -> None:

@@ -8,27 +8,19 @@ segments and index agree with it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from ottla.log import removal
-from ottla.log.answers import Damage
+from ottla.log import beneath
+from ottla.log.answers import Damage, IndexFault
 from ottla.log.checking import checking
-from ottla.log.config import LONG_MAX
 from ottla.log.state import LogState
 
 
-def damage_of_gone(log: LogState) -> Damage:
-    """What a log lacks whose directory another process has removed: everything, although open files can be read."""
-    return Damage(log.directory, 0, log.log_start_offset, LONG_MAX, "another process has removed this directory")
-
-
-def scrubbing(log: LogState) -> Iterator[int | Damage]:
+def scrubbing(log: LogState, note: Callable[[str], None] = lambda _: None) -> Iterator[int | Damage]:
     """Check the segments of a log, and the newest one up to its end. Yields the bytes of each slice, and the damage, at
-    most one place of each segment. A directory that is gone is damage from the log start on. Segments that are
-    replaced, cut or deleted meanwhile are skipped. Raises OSError."""
-    if removal.is_gone(log):
-        yield damage_of_gone(log)
-        return
+    most one place of each segment. Indexes that do not agree with the batches are rebuilt, which is reported to `note`.
+    Segments that are replaced, cut or deleted meanwhile are skipped. Raises OSError."""
+    interval = log.config.index_interval_bytes
     base = -1
     while True:
         at = bisect_right(log.bases, base)
@@ -37,7 +29,12 @@ def scrubbing(log: LogState) -> Iterator[int | Damage]:
         is_closed = at + 1 < len(log.segments)
         segment, below, cuts = log.segments[at], log.bases_end(at), log.segments.compaction_epoch
         base = segment.base_offset
-        for found in checking(segment, below, log.epochs, joins=is_closed):
-            if segment not in log.segments or (not is_closed and log.segments.compaction_epoch != cuts):
+        beneath.mend_transactions(log, segment, note)
+        for found in checking(segment, below, log.epochs, joins=is_closed, interval=interval):
+            was_cut = log.segments.compaction_epoch != cuts and not (is_closed and segment is not log.active)
+            if segment not in log.segments or was_cut:
                 break
-            yield found
+            if isinstance(found, IndexFault):
+                yield from beneath.mending(log, segment, found, note)
+            else:
+                yield found

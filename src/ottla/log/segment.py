@@ -82,7 +82,7 @@ class Segment:
         self.verified: tuple[int, int] = (0, 0)  # a range of what was inherited whose order is verified
         self.offset_index = OffsetIndex(files, f"{self.path}.index{suffix}", base_offset, cache, active=create)
         self.time_index = TimeIndex(files, f"{self.path}.timeindex{suffix}", base_offset, empty=create)
-        self.txn_index = TransactionIndex(files, f"{self.path}.txnindex{suffix}")
+        self.txn_index = TransactionIndex(files, f"{self.path}.txnindex{suffix}", empty=create)
         self.created_ms = now  # when it was made or opened; of one closed since, when that was
         self.first_timestamp: int | None = None  # of the first batch; rolls by time count from it
         self.max_timestamp_known = create
@@ -412,12 +412,13 @@ class Segment:
         self.offset_index = OffsetIndex(self.files, paths[0], self.base_offset, cache, active=True)
         self.time_index = TimeIndex(self.files, paths[1], self.base_offset, empty=True)
 
-    def put_indexes_in_place(self) -> None:
-        """Replace the indexes by the rebuilt ones, once these are complete on the disk. Raises OSError."""
+    def put_indexes_in_place(self, *, durable: bool = True) -> None:
+        """Replace the indexes by the rebuilt ones, if `durable` once these are complete on the disk. Raises OSError."""
         self.flush_indexes()
         self.touch_indexes()
-        for file in (*self.offset_index.dirty_files(), *self.time_index.dirty_files()):
-            file.sync()
+        if durable:
+            for file in (*self.offset_index.dirty_files(), *self.time_index.dirty_files()):
+                file.sync()
         for kind, index in ((".timeindex", self.time_index), (".index", self.offset_index)):
             path = f"{self.path}{kind}"
             self.files.rename(path + UNFINISHED_SUFFIX, path)

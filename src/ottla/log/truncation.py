@@ -9,6 +9,7 @@ from ottla.log import removal
 from ottla.log.answers import StorageError
 from ottla.log.compaction import cleanable
 from ottla.log.recovery import state
+from ottla.log.segment import Segment
 from ottla.log.state import LogState
 from ottla.protocol.records.batch import LOG_OVERHEAD_BYTES
 
@@ -65,9 +66,13 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
     try:
         removal.drop_segments(log, [segment for segment in reversed(log.segments) if segment.base_offset > offset], now)
         active = log.segments[-1]
-        active.offset_index.activate()
-        offset = active.truncate(offset, log.config.index_interval_bytes)
-        active.resume()
+        if active.file.is_in_place():
+            active.offset_index.activate()
+            offset = active.truncate(offset, log.config.index_interval_bytes)
+            active.resume()
+        else:
+            offset = active.base_offset
+            active = renew_active(log, now)
         # The removed records must not come back: new batches will have their offsets.
         if durable:
             active.file.sync()
@@ -95,6 +100,17 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
     log.state_rebuilt()
     log.write_epochs()
     return True
+
+
+def renew_active(log: LogState, now: int) -> Segment:
+    """Another process has removed or replaced the file of the newest segment: replace the segment by an empty one.
+    Raises OSError."""
+    old = log.segments[-1]
+    removal.drop_segments(log, [old], now)
+    segment = log.segments.create(old.base_offset, now)
+    log.segments.replaced([*log.segments, segment])
+    log.syncing.created()
+    return segment
 
 
 def truncate_fully_and_start_at(log: LogState, offset: int, now: int) -> None:

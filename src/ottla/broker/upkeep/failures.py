@@ -7,14 +7,15 @@ known to be on disk, or stays closed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed, Timer
 from ottla.broker.upkeep.damage_marks import DamageMarks
 from ottla.broker.upkeep.written import WrittenPartitions
+from ottla.log import beneath
 from ottla.log.answers import Damage, DamagedLogError
-from ottla.log.scrubbing import damage_of_gone
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.replica.copy_status import Event
@@ -99,9 +100,13 @@ class Failures:
         self._check_directory(partition)
 
     def _check_directory(self, partition: Partition) -> None:
-        """A file operation has failed. If the log's directory is gone, the replica has to be copied again."""
-        if partition in self._partitions and partition.log.is_gone:
-            self.found_damage(partition, damage_of_gone(partition.log))
+        """A file operation has failed. If another process has removed files of the log, they have to be copied
+        again."""
+        if partition in self._partitions:
+            with suppress(OSError):  # the disk does not show what is there
+                damage = beneath.displaced(partition.log)
+                if damage is not None:
+                    self.found_damage(partition, damage)
 
     def read_failed(self, partition: Partition, why: Exception | str) -> None:
         """A read of this log failed: the log stays unchanged, and other partitions are not affected."""

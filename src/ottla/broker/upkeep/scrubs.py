@@ -1,7 +1,8 @@
 """Scrubs the logs of a node, one at a time, in small slices between requests, at a bounded rate.
 
-Every pass reads all segments. The next pass begins a set time after the last one began, or when that one ends. Damage
-is reported to `found`. `ottla.log.checking` checks a segment.
+Every pass first compares the files of all logs with what is open (`ottla.log.beneath`), and then reads all segments
+(`ottla.log.checking`). The next pass begins a set time after the last one began, or when that one ends. Damage is
+reported to `found`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import AT_ONCE, Timed, Timer
 from ottla.log.answers import Damage
+from ottla.log.beneath import comparing
 from ottla.log.scrubbing import scrubbing
 from ottla.machine import Millis
 
@@ -22,6 +24,10 @@ FIRST_AFTER_MS: Final = 60_000
 """How long after its start a node begins the first pass, as it is busy before."""
 EVERY: Final = "ottla.scrub.interval.ms"
 SLICE_PAUSE_MS: Final = 20
+
+Slices = Iterator[int | Damage]
+Check = Callable[[Partition, Millis], Slices]
+"""Begins the check of a log; its slices have so many bytes."""
 
 
 class Scrubs:
@@ -37,8 +43,8 @@ class Scrubs:
         self._notes = environment.notes
         self._partitions = partitions
         self._found = found
-        self._left: deque[Partition] = deque()
-        self._under_way: tuple[Partition, Iterator[int | Damage]] | None = None
+        self._left: deque[tuple[Partition, Check]] = deque()
+        self._under_way: tuple[Partition, Slices] | None = None
         self._pass_at: Millis = 0
         """When the next pass may begin."""
         self._pass = Timer(environment.schedule, Timed.UPKEEP, self._begin_pass)
@@ -56,11 +62,10 @@ class Scrubs:
     def check_next(self, partition: Partition) -> None:
         """A reader has found fewer bytes in a file of this log than the log has: find out which records are damaged."""
         if self._under_way is not None:
-            self._left.appendleft(self._under_way[0])
+            self._left.appendleft((self._under_way[0], self._batches))
             self._under_way = None
-        if partition in self._left:
-            self._left.remove(partition)
-        self._left.appendleft(partition)
+        left = [each for each in self._left if each[0] is not partition]
+        self._left = deque([(partition, self._files), (partition, self._batches), *left])
         self._next_slice.set(AT_ONCE)
 
     @property
@@ -76,29 +81,38 @@ class Scrubs:
     def _begin_pass(self, now: Millis) -> None:
         self._pass_at = now + self._every_ms
         if self._rate > 0:
-            self._left.extend(partition for partition in self._partitions if partition.log.segments)
+            with_records = [partition for partition in self._partitions if partition.log.segments]
+            self._left.extend((partition, self._files) for partition in with_records)
+            self._left.extend((partition, self._batches) for partition in with_records)
             self._next_slice.set(now)
         else:
             self._pass.set(self._pass_at)
 
     def _check_slice(self, now: Millis) -> None:
         """Check the next slice; a pass is not begun before this one is through."""
-        size = self._slice()
+        size = self._slice(now)
         if self._under_way is None and not self._left:
             self._pass.set(self._pass_at)
             return
         rate = self._rate
         self._next_slice.set(now + max(SLICE_PAUSE_MS, size * 1000 // rate if rate > 0 else self._every_ms))
 
-    def _slice(self) -> int:
+    def _files(self, partition: Partition, now: Millis) -> Slices:
+        return comparing(partition.log, self._notes, now)
+
+    def _batches(self, partition: Partition, now: Millis) -> Slices:
+        del now
+        return scrubbing(partition.log, self._notes)
+
+    def _slice(self, now: Millis) -> int:
         """Check the next slice of the current log, or of the next one. Returns its size in bytes."""
         if self._under_way is None:
             if not self._left:
                 return 0
-            partition = self._left.popleft()
+            partition, check = self._left.popleft()
             if partition.log.failed is not None or partition not in self._partitions:
                 return 0
-            self._under_way = partition, scrubbing(partition.log)
+            self._under_way = partition, check(partition, now)
         partition, slices = self._under_way
         try:
             found = next(slices, None)

@@ -45,12 +45,22 @@ class IndexFile:
     def flush(self) -> None:
         """Write the buffered entries. Raises OSError, after which they are still buffered."""
         if self._pending:
-            handle, end = self._handle(), self.entries * self.ENTRY.size - len(self._pending)
+            handle, end = self._handle(), self.written_bytes
             if handle.size() > end:
                 handle.truncate(end)  # left of a write that failed half way
             handle.write(self._pending)
             self._pending = bytearray()
             self._dirty = True
+
+    @property
+    def written_bytes(self) -> int:
+        """The length of the file, without the buffered entries."""
+        return self.entries * self.ENTRY.size - len(self._pending)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the path leads to the file that is written to; True before it is opened. Raises OSError."""
+        return self._file is None or self._file.is_in_place()
 
     def touch(self) -> None:
         """Create the file if it does not exist, even if it stays empty: Kafka's tools expect one beside each

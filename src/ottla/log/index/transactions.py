@@ -33,9 +33,9 @@ class TransactionIndex(IndexFile):
     __slots__ = ("_aborted",)
     ENTRY: ClassVar = TRANSACTION_ENTRY
 
-    def __init__(self, files: FileSystem, path: str) -> None:
-        super().__init__(files, path, entries=-1)
-        self._aborted: list[AbortedTransaction] | None = None
+    def __init__(self, files: FileSystem, path: str, *, empty: bool = False) -> None:
+        super().__init__(files, path, entries=0 if empty else -1)
+        self._aborted: list[AbortedTransaction] | None = [] if empty else None
 
     def append(self, entry: AbortedTransaction) -> None:
         """Add an entry. Raises OSError if it could not be written; it is kept all the same, and `flush` tries again."""
@@ -60,6 +60,7 @@ class TransactionIndex(IndexFile):
         True if something was cut.
         """
         if not self._files.exists(self._path):
+            self._aborted, self.entries = [], 0
             return False
         kept: list[AbortedTransaction] = []
         last = base_offset - 1
@@ -69,6 +70,32 @@ class TransactionIndex(IndexFile):
             kept.append(entry)
             last = entry.last_offset
         return self._keep(kept)
+
+    @property
+    def is_as_written(self) -> bool:
+        """Whether the file has the entries that are in memory. True if it was not read. Raises OSError."""
+        if self._aborted is None:
+            return True
+        try:
+            found = self._files.read_bytes(self._path)
+        except FileNotFoundError:
+            found = b""
+        return self.is_in_place and found == self._octets[: self.written_bytes]
+
+    def write_again(self) -> None:
+        """Replace the file by one with the entries that are in memory, without waiting for the disk. Raises OSError."""
+        self.close()
+        if not self.entries:
+            self._files.unlink(self._path)
+            return
+        self._files.write_atomically(self._path, self._octets, durable=False)
+        self._pending.clear()
+        self.touch()
+        self._dirty = True
+
+    @property
+    def _octets(self) -> bytes:
+        return b"".join(TRANSACTION_ENTRY.pack(VERSION, *entry) for entry in self.aborted())
 
     def truncate_to(self, offset: int) -> None:
         """Drop transactions whose marker is at or after `offset`. Raises OSError."""

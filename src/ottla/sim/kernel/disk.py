@@ -255,6 +255,9 @@ class SimFile:
     def fileno(self) -> int:
         raise OSError(errno.EBADF, "a simulated file has no descriptor")
 
+    def is_in_place(self) -> bool:
+        return self._disk.names(self._inode)
+
     def _use(self) -> Inode:
         if self._life != self._disk.life or self._disk.fuse == 0:
             raise PowerCut("a file of a process that is gone")
@@ -330,6 +333,10 @@ class Disk:
 
     def size(self, path: str) -> int:
         return len(self._file(path).content)
+
+    def names(self, inode: Inode) -> bool:
+        """Whether the path of this file leads to it, and not to none or to another one."""
+        return self._find(path_of(inode)) is inode
 
     def identity(self, path: str) -> str:
         return str(self._file(path).serial)

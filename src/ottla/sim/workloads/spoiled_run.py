@@ -6,8 +6,8 @@ was made while the node ran. A copy may also be started on another machine, whil
 in a run, all nodes may be killed and find an earlier metadata store when they start again. In a quarter of the runs it
 is one from before the first topic. Seeds from RUNNING_TOO on also change files while their node has them open.
 
-No acknowledged record may be lost, and in the end all replicas are complete and equal without an operator. Machines
-keep their power: a second fault may lose what the first one has left.
+No acknowledged record may be lost, and in the end all replicas are complete and equal without an operator, and their
+files are those of the logs. Machines keep their power: a second fault may lose what the first one has left.
 """
 
 import random
@@ -15,6 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.broker.upkeep.scrubs import SLICE_PAUSE_MS
+from ottla.log.answers import Damage
+from ottla.log.beneath import comparing
+from ottla.log.checking import checking
+from ottla.log.log import Log
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import TopicRecord
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
@@ -22,6 +26,7 @@ from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.store import StoreCopy
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.cluster_run import ClusterRun, Trouble, drawn
 from ottla.sim.workloads.compacted_replicas import CompactedReplicaChecker
 from ottla.sim.workloads.elected_cluster import ElectedCluster
@@ -45,6 +50,20 @@ def small_segments(rng: random.Random) -> dict[str, str]:
     }
 
 
+def check_files(log: Log) -> None:
+    """Check that the files of a log have what the log has. Raises InvariantError."""
+    faults: list[object] = []
+    for each in comparing(log, faults.append, 0):
+        faults += [each] if isinstance(each, Damage) else []
+    for at, segment in enumerate(log.segments):
+        is_closed, interval = segment is not log.active, log.config.index_interval_bytes
+        checked = checking(segment, log.bases_end(at), log.epochs, joins=is_closed, interval=interval)
+        faults += [each for each in checked if not isinstance(each, int)]
+        faults += [segment.path] * (not segment.txn_index.is_as_written)
+    if faults:
+        raise InvariantError(f"16: the files of a log were not repaired: {', '.join(map(str, faults))}")
+
+
 class SpoiledRun(ClusterRun):
     """One seed."""
 
@@ -62,6 +81,7 @@ class SpoiledRun(ClusterRun):
             checkers = self.cluster.checkers
             checkers[:] = [each for each in checkers if each.topic != CONSUMER_OFFSETS_TOPIC]
             checkers.append(CompactedReplicaChecker(CONSUMER_OFFSETS_TOPIC))
+        self._running_too = seed >= RUNNING_TOO
         self._forgets_topics = seed % 4 == 3
 
     def go(self) -> None:
@@ -69,6 +89,10 @@ class SpoiledRun(ClusterRun):
         if self._forgets_topics:
             self.trouble.back_up_without_topics()
         super().go()
+        if self._running_too:
+            for node_id in self.cluster.hosts:
+                for partition in self.cluster.node(node_id).replicas:
+                    check_files(partition.log)
 
     def before_rest(self) -> None:
         """Scrub every log, and let the nodes copy the damaged parts again. The present pass may be past the damage, so
@@ -79,9 +103,10 @@ class SpoiledRun(ClusterRun):
         self.cluster.run(2 * self._pass_ms() - LOADED_MS)
 
     def _pass_ms(self) -> int:
-        """How long a scrub of all logs takes on the node with the most segments: each is at least one slice."""
+        """How long a scrub of all logs takes on the node with the most segments: each is at least one slice. So is the
+        comparison of each log with its files."""
         slices = max(
-            sum(len(partition.log.segments) + 1 for partition in self.cluster.node(node_id).replicas)
+            sum(len(partition.log.segments) + 2 for partition in self.cluster.node(node_id).replicas)
             for node_id in self.cluster.up
         )
         return max(SCRUB_MS, slices * SLICE_PAUSE_MS)
