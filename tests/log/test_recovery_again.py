@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ottla.log.answers import StorageError
 from ottla.log.files import DiskFiles
 from ottla.log.log import Log
 from ottla.sim.kernel.disk import Disk, PowerCut
@@ -181,3 +182,22 @@ def test_a_file_that_was_put_back_is_read_by_the_next_attempt(tmp_path: Path) ->
     Path(f"{path}.restored").write_bytes(whole)
     os.replace(f"{path}.restored", path)
     assert values(open_log(files, CONFIG, directory, **KILLED)) == [b"old %d" % number for number in range(5)]
+
+
+def test_a_failed_sync_is_remembered_on_a_full_disk() -> None:
+    """The page cache still shows the records whose pages the failed fsync has dropped; a power cut takes these."""
+    files = disk()
+    log = filled(files, 3)
+    log.roll(NOW)
+    log.flush()
+    filled(files, 2, log)
+    files.capacity, files.sync_failures = files.used, 1.0
+    with pytest.raises(StorageError):
+        log.flush()
+    files.capacity, files.sync_failures = None, 0.0
+    files.kill()
+    again = open_log(files, CONFIG, recovery_point=3, high_watermark=5, **KILLED)
+    filled(files, 1, again)
+    again.flush()
+    files.crash()
+    assert len(values(open_log(files, CONFIG, recovery_point=6, **POWER))) == 6

@@ -156,6 +156,12 @@ class Durability:
         for snapshot in [snapshot for snapshot in self.snapshots if snapshot > offset]:
             self.drop_snapshot(snapshot)
 
+    def rename_snapshot(self, path: str) -> None:
+        """Give this name to the file of the newest snapshot, if there is one. Raises OSError."""
+        if self.snapshots:
+            self._files.rename(self._snapshot_path(self.snapshots[-1]), path)
+            del self.snapshots[-1]
+
     def _snapshot_path(self, offset: int) -> str:
         return f"{self._directory}/{snapshot_name(offset)}"
 

@@ -33,11 +33,16 @@ def shut(log: LogState, error: OSError) -> StorageError:
 
 
 def _note(log: LogState) -> None:
+    """Leave the file for the next start. On a full disk the newest producer snapshot gets its name, which needs no
+    space: the next start builds that state from the records."""
     path = f"{log.directory}/{FSYNC_FAILED_FILE}"
     if log.files.exists(path):
         return
-    with suppress(OSError):  # if the disk refuses this too, it will hardly accept the log's writes again
+    try:
         log.files.write_atomically(path, f"{log.failed}\n".encode(), durable=False)
+    except OSError:
+        with suppress(OSError):  # if the disk refuses this too, it will hardly accept the log's writes again
+            log.durability.rename_snapshot(path)
 
 
 def reopen(log: LogState, now: int, *, others_know: bool) -> bool:

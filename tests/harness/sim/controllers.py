@@ -76,9 +76,9 @@ class ControllerCluster:
         self.rng = self.world.stream("controllers")
         self.hosts = {node_id: self._host(node_id) for node_id in range(1, nodes + 1)}
         self.following = Following(self.world, self.hosts)
-        self.store = WatchedStore(Disk(self.world.stream("store")), self.following.incarnation_of, MIN_ISR)
+        self.store = WatchedStore(Disk(self.world.stream("store")), MIN_ISR)
         for node_id, host in self.hosts.items():
-            host.store = OwnStore(self.store, host.stream("far"), node_id)
+            host.store = OwnStore(self.store, host.stream("far"), host, node_id)
         self.led: dict[tuple[Place, int], tuple[int, int]] = {}
         self.proposals = 0
         self.elections = 0
@@ -95,7 +95,7 @@ class ControllerCluster:
                 BrokerSettings.load(settings, {}),
                 host.disk,
                 "/data",
-                OwnStore(self.store, self.rng, node_id),
+                OwnStore(self.store, self.rng, host, node_id),
                 entropy=host.stream(f"entropy{host.lives}"),
                 same_boot=same_boot,
                 notes=lambda note: self.world.trace.add(name, note),

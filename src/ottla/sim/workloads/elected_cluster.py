@@ -73,10 +73,10 @@ class ElectedCluster(Cluster):
         self.ways: dict[int, OwnStore] = {}
         super().__init__(seed, nodes=nodes, settings={**mine, **(settings or {})}, **given)
         self.following = Following(self.world, self.hosts, by_locks=by_locks)
-        self.store = WatchedStore(Disk(self.world.stream("store")), self.following.incarnation_of, self.min_isr)
+        self.store = WatchedStore(Disk(self.world.stream("store")), self.min_isr)
         self.store.committed = self._committed
         for node_id, host in self.hosts.items():
-            host.store = self.ways[node_id] = OwnStore(self.store, host.stream("far"), node_id)
+            host.store = self.ways[node_id] = OwnStore(self.store, host.stream("far"), host, node_id)
         self.checkers.append(ReplicaChecker(CONSUMER_OFFSETS_TOPIC))
         self.history = History((), groups_vanish=False)
         self._identity = 1_000_000
@@ -123,7 +123,7 @@ class ElectedCluster(Cluster):
         host = self.hosts[node_id] = self._host(node_id, f"{old.name}-copy")
         host.disk, host.lives, host.died = disk, old.lives, old.died
         old.watch = old.died = None
-        host.store = self.ways[node_id] = OwnStore(self.store, host.stream("far"), node_id)
+        host.store = self.ways[node_id] = OwnStore(self.store, host.stream("far"), host, node_id)
         host.peers.update(old.peers)
         for other in self.hosts.values():
             if other is not host:

@@ -25,6 +25,11 @@ TRUST_MS = 1_300
 LOOK_US: Micros = 15 * MS
 
 
+def incarnation_on(host: Host, node_id: int) -> str:
+    """Return the name of the incarnation of this node that runs on this host."""
+    return f"{node_id}-{host.lives}"
+
+
 class Following:
     """The polls of the nodes on these hosts, by node id; each host has its path to the store."""
 
@@ -38,7 +43,7 @@ class Following:
 
     def incarnation_of(self, node_id: int) -> str:
         """Return the name of this node's current incarnation."""
-        return f"{node_id}-{self._hosts[node_id].lives}"
+        return incarnation_on(self._hosts[node_id], node_id)
 
     def begin(self, node_id: int) -> None:
         """Start polling for a node that has started a new incarnation."""

@@ -194,10 +194,11 @@ class SpoilingTrouble(Trouble):
     def _has_the_only_replica(self, node_id: int) -> bool:
         """Whether a partition has replicas only where disks lie: no other has the records that this one may lose.
 
-        A topic is adopted to the nodes that have logs of it, which may be one.
+        A topic is adopted to the nodes that have logs of it, which may be one. Replicas that are being added may have
+        nothing yet.
         """
         topics = self.cluster.image.topics.values()
-        placed = [set(placed.replicas) for topic in topics for placed in topic.partitions]
+        placed = [set(placed.replicas) - set(placed.adding) for topic in topics for placed in topic.partitions]
         return any(node_id in replicas and replicas <= self.spoilers.keys() for replicas in placed)
 
     def _copy_hot(self) -> None:

@@ -19,21 +19,22 @@ from ottla.metadata.store import Put, Versioned, VersionGuard, Write
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import PartitionRecord, TopicRecord
 from ottla.sim.kernel.disk import Disk
+from ottla.sim.kernel.host import Host
 from ottla.sim.kernel.store import FarStore, SimStore
 from ottla.sim.kernel.trace import InvariantError
+from ottla.sim.workloads.following import incarnation_on
 
 
 class WatchedStore(SimStore):
-    """The cluster's store. `incarnation_of`: returns the name of a node's current incarnation; `writer`: the node that
-    commits; `committed` is called after each commit."""
+    """The cluster's store. `writer`: the node that commits, and its incarnation; `committed` is called after each
+    commit."""
 
-    __slots__ = ("_incarnation_of", "_min_isr", "committed", "writer")
+    __slots__ = ("_min_isr", "committed", "writer")
 
-    def __init__(self, disk: Disk, incarnation_of: Callable[[int], str], min_isr: int) -> None:
+    def __init__(self, disk: Disk, min_isr: int) -> None:
         super().__init__(disk)
-        self._incarnation_of = incarnation_of
         self._min_isr = min_isr
-        self.writer: int | None = None
+        self.writer: tuple[int, str] | None = None
         self.committed: Callable[[], None] | None = None
 
     def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
@@ -56,9 +57,8 @@ class WatchedStore(SimStore):
         self, key: str, old: Versioned | None, new: TopicRecord | None, claim: ControllerRecord | None
     ) -> None:
         known = None if old is None else TopicRecord.decode(old.value)
-        incarnation = None if self.writer is None else self._incarnation_of(self.writer)
-        if claim is None or (claim.node_id, claim.incarnation) != (self.writer, incarnation):
-            raise InvariantError(f"9: {key} is written by node {self.writer}, and {claim} is the controller")
+        if claim is None or (claim.node_id, claim.incarnation) != self.writer:
+            raise InvariantError(f"9: {key} is written by {self.writer}, and {claim} is the controller")
         if new is None or known is None or known.topic_id != new.topic_id:
             return
         for index, (before, after) in enumerate(zip(known.partitions, new.partitions, strict=False)):
@@ -99,15 +99,16 @@ class WatchedStore(SimStore):
 
 
 class OwnStore(FarStore):
-    """One node's path to the store."""
+    """The path to the store of a node on this host."""
 
-    def __init__(self, store: WatchedStore, rng: random.Random, node_id: int) -> None:
+    def __init__(self, store: WatchedStore, rng: random.Random, host: Host, node_id: int) -> None:
         super().__init__(store, rng)
         self._watched = store
+        self._host = host
         self._node_id = node_id
 
     def commit(self, writes: Sequence[Write], guards: Sequence[VersionGuard] = ()) -> int:
-        self._watched.writer = self._node_id
+        self._watched.writer = self._node_id, incarnation_on(self._host, self._node_id)
         try:
             return super().commit(writes, guards)
         finally:
