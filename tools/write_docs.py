@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any, get_args
 
 from ottla.broker.config.broker_table import BROKER_CONFIGS
@@ -118,7 +119,8 @@ def described(name: str, command: Any) -> Iterator[str]:
         each.metavar or each.name.upper() for each in command.params if each.param_type_name == "argument"
     )
     yield f"### ottla {name} {arguments}".rstrip() + "\n"
-    yield f"{command.help}\n"
+    for paragraph in command.help.split("\n\n"):
+        yield f"{fill(paragraph, 119, break_on_hyphens=False, break_long_words=False)}\n"
     if command.epilog:
         yield f"    {command.epilog.removeprefix('Example: ')}\n"
     yield from options(command)

@@ -21,6 +21,17 @@ def parameters(at: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
 EVERY = dict(parameters(command()))
 
 
+def commands(at: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Each command, with the first paragraph of its help: lists of commands show that, line by line."""
+    yield " ".join(path), (at.help or "").split("\n\n")[0]
+    for name, below in getattr(at, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+def test_each_command_is_introduced_in_one_line() -> None:
+    assert not [(name, said) for name, said in commands(command()) if "\n" in said or len(said) > 110]
+
+
 def test_each_text_stands_alone() -> None:
     odd = [
         f"{name}: {each.help}"

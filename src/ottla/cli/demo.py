@@ -35,8 +35,10 @@ def demo(
         bool, typer.Option("--console", help="Keep the nodes at the end and show them in the browser, until Ctrl-C.")
     ] = False,
 ) -> int:
-    """Run a node, a stream of web activity, two groups, a job queue and pipelines, then three nodes of which one is
-    killed; verify that nothing is lost."""
+    """Run a node, then three nodes of which one is killed, and verify that nothing is lost.
+
+    The node has a stream of web activity, two groups, a job queue and pipelines.
+    """
     from ottla.demo.run import run
 
     shown = show if console else None

@@ -109,8 +109,7 @@ def describe(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show committed offsets and lag, members, state, or the open transactions that block readers; without a group, of
-    all groups."""
+    """Show the committed offsets and lag of groups, their members, or their state; without a group, of all groups."""
     if members + state + offsets + held_back > 1:
         raise UsageError("Choose one of --members, --state, --offsets and --held-back.")
     admin = connect(cluster)

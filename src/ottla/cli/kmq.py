@@ -370,8 +370,10 @@ def redrive(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Send dead letters back to their partitions, each once, with their headers and a new count; shows them unless
-    --execute is given."""
+    """Send dead letters back to their partitions, each once; shows them unless --execute is given.
+
+    They keep their headers, and get a new count.
+    """
     from ottla.kmq.redrive import Choice, Redrive
 
     choose_one(execute, dry_run)

@@ -83,11 +83,11 @@ def parsed(arguments: list[str]) -> object:
     if arguments and arguments[0] in NOUNS:
         from importlib import import_module
 
-        from typer.main import get_command
+        from ottla.cli.runnable import runnable
 
         noun = import_module(f"ottla.cli.{arguments[0].replace('-', '_')}")
         name = f"ottla {arguments[0]}"
-        return get_command(noun.app)(args=arguments[1:], prog_name=name, standalone_mode=False, **HELP)
+        return runnable(noun.app)(args=arguments[1:], prog_name=name, standalone_mode=False, **HELP)
     from ottla.cli.tree import command
 
     return command()(args=arguments, prog_name="ottla", standalone_mode=False)

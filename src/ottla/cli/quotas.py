@@ -119,8 +119,11 @@ def alter(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Set and remove limits: producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; for
-    addresses connection_creation_rate."""
+    """Set and remove limits of users, client ids and addresses.
+
+    Users and client ids: producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate.
+    Addresses: connection_creation_rate.
+    """
     from ottla.client.errors import check
     from ottla.protocol.messages.alter_client_quotas import (
         AlterClientQuotasRequest,

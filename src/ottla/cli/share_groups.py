@@ -43,10 +43,7 @@ if TYPE_CHECKING:
     from ottla.client.dead_letters import Letter
 
 app = typer.Typer(
-    help=(
-        "Show share groups (queues), their lag, members and acquired records; pause and reset them; redrive dead "
-        "letters."
-    ),
+    help="Show share groups (queues), their lag and records; pause and reset them; redrive dead letters.",
     no_args_is_help=True,
 )
 
@@ -253,8 +250,10 @@ def pause(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Pause a share group: it delivers nothing until it is resumed. Members may finish the records that they have
-    acquired."""
+    """Pause a share group: it delivers nothing until it is resumed.
+
+    Members may finish the records that they have acquired.
+    """
     set_paused(group, True, cluster)
     print_done(f"{group} is paused: `ottla share-groups resume {group}` resumes it.", format, paused=group)
 
@@ -281,9 +280,11 @@ def inspect(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show acquired records, with their members and the ends of their locks, and records that wait for their next
-    delivery or their dead letter. It asks the leader of each partition. Kafka's brokers report only start offsets and
-    lag."""
+    """Show acquired records, with their members and the ends of their locks, and records that wait.
+
+    Records wait for their next delivery or their dead letter. The command asks the leader of each partition. Kafka's
+    brokers report only start offsets and lag.
+    """
     from ottla.client.share_partitions import describe_share_partitions
 
     with client(cluster) as asked:

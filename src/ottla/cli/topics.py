@@ -79,9 +79,11 @@ def describe(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show partitions, leaders, replicas, in-sync replicas, other replicas that may lead, offsets, bytes on disk and
-    the configs set on topics. Without a topic, show all topics; --under-replicated and --unavailable include internal
-    ones."""
+    """Show the configs of topics, and the leader, replicas, offsets and bytes on disk of each partition.
+
+    Replicas are listed as all, in sync, and others that may lead. Without a topic, show all topics; --under-replicated
+    and --unavailable include internal ones.
+    """
     admin = connect(cluster)
     found = topics_of(admin, topics or None, internal=bool(topics) or under_replicated or unavailable)
     for name, topic in list(found.items()):

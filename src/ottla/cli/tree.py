@@ -15,6 +15,7 @@ from ottla import __version__
 from ottla.cli import console, consume, demo, doctor, produce, serve, ship
 from ottla.cli.completing import complete_broker_settings, starting
 from ottla.cli.nouns import HELP, NOUNS
+from ottla.cli.runnable import runnable
 
 app = typer.Typer(
     name="ottla",
@@ -105,7 +106,7 @@ def options(
 @cache
 def command() -> Any:
     """The tree of commands, ready to run."""
-    return typer.main.get_command(app)
+    return runnable(app)
 
 
 def not_understood(error: Exception) -> str | None:

@@ -189,8 +189,9 @@ def start_node(
     number: Annotated[int, typer.Argument(metavar="N", min=1, max=NODES_MAX, help="Number of the node.")],
     data: Data = DEFAULT_DATA,
 ) -> None:
-    """Start one node of a cluster: one that has stopped, one that was removed, or the next new one. Return when it
-    serves.
+    """Start one node of a cluster: a stopped one, a removed one, or the next new one.
+
+    Return when it serves.
 
     No process restarts this node if it dies.
     """

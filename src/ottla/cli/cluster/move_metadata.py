@@ -34,8 +34,10 @@ def move_metadata(
         ),
     ] = None,
 ) -> None:
-    """Move the metadata of a node, or of a cluster on this machine, to ZooKeeper, so that nodes on other machines can
-    join. No node may be running. If you interrupt the command, run it again."""
+    """Move the metadata of a node, or of a cluster on this machine, to ZooKeeper.
+
+    Nodes on other machines can then join. No node may be running. If you interrupt the command, run it again.
+    """
     from ottla.metadata.store import CommitUnknownError, StoreError
     from ottla.metadata.zookeeper.ensemble import SCHEME, ensemble_of
     from ottla.metadata.zookeeper.protection import OPEN

@@ -203,8 +203,10 @@ def restore(
     ] = None,
     job: JobOptions = ONE_JOB,
 ) -> None:
-    """Write an archived topic to a topic: same partitions, order, times and headers, each record once. After a kill,
-    run the command again to complete it."""
+    """Write an archived topic to a topic: same partitions, order, times and headers, each record once.
+
+    After a kill, run the command again to complete it.
+    """
     options = job.run_options()
     with plain_failures():
         from ottla.spark.archive import open_table

@@ -88,8 +88,10 @@ def replay(
     output: Output = Format.TABLE,
     job: JobOptions = ONE_JOB,
 ) -> None:
-    """Read a range of time or offsets again, each offset once: from the archive if it has the offset, otherwise from
-    the log."""
+    """Read a range of time or offsets again, each offset once.
+
+    Each offset is read from the archive if the archive has it, otherwise from the log.
+    """
     if sum((to_topic is not None, to_table is not None, count)) != 1:
         raise CommandError("Choose a target for the records: one of --to-topic NAME, --to-table DIR and --count.")
     one_of(format, ("delta", "parquet"), "--table-format")

@@ -97,7 +97,7 @@ def reassign(
     cluster: Cluster = HERE,
     format: Output = Format.TABLE,
 ) -> None:
-    """Show moves that place topics on these brokers, or change their number of replicas; with --execute perform them.
+    """Show moves that place topics on these nodes, or change their number of replicas; with --execute make them.
 
     The moves copy as little as possible. Kafka's kafka-reassign-partitions reads the output of --format json, and
     --plan reads the output of Kafka's tool.
