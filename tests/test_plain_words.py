@@ -12,7 +12,7 @@ from tests.test_tidy import TOP, sources
 
 pytestmark = FORM
 
-UNCLEAR_MAX = 0.002
+UNCLEAR_MAX = 0.0005
 """The share of the clauses of docstrings that may match."""
 WORDS_OF_A_PARAGRAPH = 100
 WORDS_OF_THE_DESIGN = 6_000

@@ -54,7 +54,7 @@ class Shown(NamedTuple):
     """How often a share group has delivered it, including this delivery; None without a share group."""
     decoded_key: Decoded | None = None
     decoded_value: Decoded | None = None
-    """What schemas made of key and value; None for one without a schema."""
+    """Key and value as their schemas decode them; None for one without a schema."""
 
 
 def of_message(message: Message) -> Shown:

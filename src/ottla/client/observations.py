@@ -90,8 +90,8 @@ def is_remembered(remembered: str, value: str) -> bool:
 def config_history(
     client: Client, node_ids: Iterable[int], resource_type: int = 0, resource_name: str | None = None
 ) -> ConfigHistory:
-    """Who changed configs and when, of one resource or of all. Needs the right to describe the configs of that
-    resource, or the cluster and the configs. Raises BrokerError if the user lacks it."""
+    """Return the changes of configs, of one resource or of all, with their authors and times. Needs the right to
+    describe the configs of that resource, or the cluster and the configs. Raises BrokerError if the user lacks it."""
     request = DescribeObservationsRequest(None, resource_type, resource_name, Lists.CONFIG_CHANGES)
     changes: list[ConfigChange] = []
     silent: list[int] = []

@@ -174,7 +174,7 @@ def about(
     writes: Sequence[str] = (),
     command: str = "",
 ) -> Report:
-    """What the reports of this process say about it. The default name is the same after a restart."""
+    """Make the first report of this process. The default name is the same after a restart."""
     host, now_ms = socket.gethostname(), time.time_ns() // 1_000_000
     return Report(
         name=(name or f"{kind}:{subject}@{host}")[-NAME_MAX:],

@@ -107,7 +107,7 @@ class ShareGroup:
 
 @dataclass(frozen=True, slots=True)
 class Coordinated:
-    """What the coordinator of a share group reports: its state, the number of members, and its positions."""
+    """The report of a share group's coordinator: the group's state, number of members, and positions."""
 
     state: str
     members: int

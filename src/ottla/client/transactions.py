@@ -179,7 +179,7 @@ def blockers(
 
 
 def _states_of(client: Client, producer_ids: Sequence[int]) -> dict[int, Any]:
-    """The TransactionState of each of these producers whose transaction is under way: two requests a coordinator."""
+    """The TransactionState of each of these producers with an open transaction: two requests to each coordinator."""
     if not producer_ids:
         return {}
     by_node: dict[int, list[str]] = {}

@@ -88,8 +88,8 @@ class Console:
         return await self.workers.run(lambda: use(on_thread))
 
     def view(self, request: Request, load: Callable[[Context], View], refresh_s: float) -> View:
-        """What a page shows; on a thread. Pages that are loaded read the cluster. Those that refresh themselves use
-        what another session of the same login has read in the last half of their interval."""
+        """Make the view of a page, on a thread. Pages that are loaded read the cluster. Those that refresh themselves
+        show what another session of the same login has read in the last half of their interval."""
         session: Session = request.state.session
         query = dict(request.query_params)
 

@@ -240,7 +240,7 @@ def progress_of(context: Context, config: KmqConfig, lows: Mapping[int, int], un
 
 
 def done_from(position: int, metadata: str, low: int) -> Done:
-    """What a commit says was sent back. Retention has removed the records before `low`. Raises ClientError."""
+    """Read from a commit which records were sent back. Retention has removed those before `low`. Raises ClientError."""
     lengths = [run.partition("+")[2] for run in metadata.split(",")] if metadata else []
     if any(not each.isdecimal() for each in lengths) or sum(map(int, lengths)) > DONE_MAX:
         raise ClientError("The progress of redrives can't be read: its commit is not one of ottla kmq redrive.")

@@ -44,7 +44,7 @@ class Planned(NamedTuple):
 
     @property
     def facts(self) -> list[Any]:
-        """What must still be true when the user confirms the plan."""
+        """The facts that must still hold when the user confirms the plan."""
         return [(*move.place, move.before, move.after) for move in self.moves]
 
 

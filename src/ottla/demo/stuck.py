@@ -2,7 +2,7 @@
 
 The jobs are mails. The mail server is down, so the workers refuse the first mails, which become dead letters. The group
 pauses itself when there are too many within a minute. Then the mail server is up again. The other mails wait until
-somebody resumes the group; the workers are still there. The refused mails succeed when they are sent back.
+you resume the group; the workers are still there. The refused mails succeed when they are sent back.
 """
 
 from __future__ import annotations

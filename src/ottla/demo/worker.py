@@ -70,7 +70,7 @@ def main(bootstrap: str, group: str, name: str, pipe: int, topic: str) -> None:
 
 
 def verdict(job: Mapping[str, object], deliveries: int) -> str:
-    """What happens to a job at this delivery."""
+    """Decide the outcome of this delivery of a job."""
     if "to" in job:
         return REJECTED if is_down else DONE
     picture = str(job.get("picture", ""))

@@ -42,7 +42,7 @@ class Flights:
             unseen[f"records in flight of {count(left_out, 'share group')} beyond the first {GROUPS_MAX}"] = None
 
     def questions(self, node_id: int) -> dict[Hashable, Question]:
-        """What a node is asked: about each group that reads partitions which it leads."""
+        """The questions to a node: one for each group that reads partitions which the node leads."""
         found: dict[Hashable, Question] = {}
         for group in self._asked:
             led = [place for place in sorted(group.committed) if self._leaders.get(place) == node_id]

@@ -71,7 +71,7 @@ def described_on(connection: Connection, listed: Sequence[Listed]) -> list[Group
 
 
 def questions_of(listed: Sequence[Listed]) -> dict[Hashable, Question]:
-    """What to ask the coordinator of these groups."""
+    """The questions to the coordinator of these groups."""
     found: dict[Hashable, Question] = {}
     for type, request in DESCRIBES.items():
         if names := [each.name for each in listed if each.type == type]:

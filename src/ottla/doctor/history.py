@@ -27,7 +27,7 @@ from ottla.protocol.records.record import decode_records
 KEPT: Final = 10
 """Commits of a partition, and generations of a group, that the doctor needs: the newest."""
 PART_BYTES: Final = 1 << 18
-"""What is fetched of a partition at least, if there is as much."""
+"""Bytes to fetch of a partition at least, if it has as many."""
 ROUND_BYTES: Final = 8 << 20
 ROUNDS_MAX: Final = 8
 """Fetch requests to one node: more history than fits in these is left out."""

@@ -87,8 +87,8 @@ class SlowRequest:
 
 @dataclass(frozen=True, slots=True)
 class LongTurn:
-    """A time for which a node's event loop served nobody else: one request of this client, or timers (`NO_API`), most
-    of it that of the part `timer`."""
+    """A time for which a node's event loop served one request of this client only, or timers (`NO_API`), most of it
+    that of the part `timer`."""
 
     took_ms: int
     at_ms: int

@@ -15,7 +15,7 @@ from ottla.protocol.messages.describe_transactions import DescribeTransactionsRe
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 
 LISTED: Final = ListTransactionsRequest(list(UNDER_WAY), [], -1)
-"""Asks a coordinator for its transactions that are under way."""
+"""Asks a coordinator for its open transactions."""
 TRANSACTIONS_MAX: Final = 1_000
 """Transactions that are described by one node."""
 PRODUCERS: Final = "producers"
@@ -39,7 +39,7 @@ class OpenTransactions:
             self._held.setdefault(leaders[topic, index], {}).setdefault(topic, []).append(index)
 
     def questions(self, node_id: int) -> dict[Hashable, Question]:
-        """What a node is asked: the producers of the partitions that it leads, and its transactions if they are few."""
+        """The questions to a node: about the producers of the partitions that it leads, and its transactions if few."""
         found: dict[Hashable, Question] = {}
         if topics := self._held.get(node_id):
             found[PRODUCERS] = DescribeProducersRequest([TopicRequest(name, rows) for name, rows in topics.items()])

@@ -33,7 +33,7 @@ def changes_of_last_hour(
 
 
 def event(change: IsrChange) -> str:
-    """What happened, for a table: "left: it sent no fetch for 31 s", "is back"."""
+    """Describe a change for a table: "left: it sent no fetch for 31 s", "is back"."""
     return "is back" if change.cause == BACK else f"left: {left_why(change)}"
 
 

@@ -58,7 +58,7 @@ class Event(Enum):
     """An event that may change the status of a replica's copy."""
 
     MAY_LACK = auto()
-    """The start of this node, or of an earlier incarnation, cannot prove that the end of the log is there."""
+    """The start of this node, or of an earlier incarnation, cannot prove that the log has its end."""
     DAMAGE = auto()
     """A stored batch is damaged, or missing within the log."""
     LOST_ALL = auto()

@@ -79,7 +79,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What changes the state of a followed partition; see the table in the module's docstring."""
+    """An event that changes the state of a followed partition; see the table in the module's docstring."""
 
     NEWS = auto()
     AT = auto()

@@ -1,6 +1,6 @@
 """Decodes keys and values by the schemas of a registry, within bounds.
 
-A value that cannot be decoded costs nothing but a sentence: the caller shows its bytes.
+If a value cannot be decoded, the caller gets a sentence that says why, and shows the bytes.
 """
 
 from __future__ import annotations

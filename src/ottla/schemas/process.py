@@ -17,7 +17,7 @@ from ottla.schemas.registry import Bounds, Schema
 
 START_S: Final = 60.0
 RESTART_S: Final = 0.5
-"""What the end of the process costs a request of a user, so that it cannot cause many."""
+"""Seconds that an end of the process takes from the time of a user's request, so that it cannot cause many ends."""
 VALUE_S: Final = 20.0
 """Seconds after which the process is ended; its own limit of CPU time is meant to be reached before."""
 SCHEMAS_MAX: Final = 100

@@ -169,7 +169,7 @@ class MetricsListener:
         return await self._page(path)
 
     async def _page(self, path: str) -> tuple[str, str, bytes]:
-        """What is at a path, for a client that may read it."""
+        """Make the answer for a path: status, content type, body. The client may read it."""
         if path == "/metrics":
             return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(render, await take(self._node, moment()))
         if path == SHARE_GROUPS or path.startswith(GROUP_PATH):

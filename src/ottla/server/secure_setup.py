@@ -10,7 +10,7 @@
 The administrator's password is stored as a SCRAM credential in the node's own metadata store, as a node stores it for
 AlterUserScramCredentials. The node must not be running.
 
-Invariant: DIRECTORY/security is there only if the set-up is whole. The files are written to DIRECTORY/security.new,
+Invariant: DIRECTORY/security exists only if the set-up is whole. The files are written to DIRECTORY/security.new,
 which gets its name after the credential is committed. A run that finds `security.new` starts again.
 """
 
@@ -152,7 +152,7 @@ def _set_up(directory: str, address: Address, admin: str, store: MetadataStore) 
 
 
 def begin(unfinished: str, admin: str, store: MetadataStore) -> None:
-    """Remove what an interrupted run left. Raises SettingsRefusedError if the user was there before any run, and
+    """Remove what an interrupted run left. Raises SettingsRefusedError if the user existed before any run, and
     OSError."""
     if os.path.exists(unfinished):  # the user, if it is there, is of the run that was interrupted
         shutil.rmtree(unfinished)

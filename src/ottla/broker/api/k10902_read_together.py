@@ -1,7 +1,7 @@
 """ReadTogether, key 10902, version 0: several requests that only read, served one after the other in one request.
 
-One of Ottla's own requests (docs/private-requests.md). A program that looks at a whole cluster, such as `ottla doctor`,
-asks each node about ten things; with this request it asks once. Each inner request is served, and authorized, as if the
+One of Ottla's own requests (docs/private-requests.md). A program that reads a whole cluster, such as `ottla doctor`,
+sends each node about ten requests; with this one it sends one. Each inner request is served, and authorized, as if the
 client had sent it alone, in slices of its own. An inner request that is not among `READABLE`, or that does not parse,
 gets an error, and the others are served.
 

@@ -33,7 +33,7 @@ class EncodedTopics:
         """By version and listener, with the nodes that were reached; the pair that was used last is the last one."""
 
     def of(self, version: int, listener: str, reached: Reached, topics: int) -> Kept:
-        """What is kept for answers of this version on this listener, to be read and extended.
+        """Return the encoded topics for answers of this version on this listener, to be read and extended.
 
         `reached`: the nodes that its clients reach now, as `Members.reached` returns them; `topics`: how many exist.
         """

@@ -70,8 +70,8 @@ class Persister:
         self.states.submit(now, WriteRequest(self, hosted, (hosted.shard_index, call_of(body)), wanted))
 
     def answered(self, now: Millis, hosted: HostedShare, wanted: Write, error: ErrorCode) -> None:
-        """The coordinator has answered a write. What was dropped meanwhile has no machine any more, and its requests
-        have their answers."""
+        """The coordinator has answered a write. A share partition that was dropped meanwhile has no machine any more,
+        and its requests have their answers."""
         machine = hosted.machine
         if machine is not None:
             if error is ErrorCode.NONE:

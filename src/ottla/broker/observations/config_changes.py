@@ -28,7 +28,7 @@ HIDDEN: Final = "[hidden]"
 
 
 class Resource(NamedTuple):
-    """What has a config, by its type on the wire (`ConfigResourceType`, or QUOTA)."""
+    """A resource that has configs. `type`: that of the wire (`ConfigResourceType`), or QUOTA."""
 
     type: int
     name: str

@@ -221,8 +221,8 @@ class Sasl:
         return channel.identity.address.connection_id in self._dialogues
 
     def disconnected(self, connection_id: int) -> None:
-        """Forget the connection. What is being derived for it still counts: clients that hang up must not be able to
-        keep the host's threads busy."""
+        """Forget the connection. Its derivation in progress still counts: clients that hang up must not be able to keep
+        the host's threads busy."""
         self._dialogues.pop(connection_id, None)
         self._lifetimes.cancel(connection_id)
 
@@ -317,7 +317,7 @@ class Sasl:
         return self._complete(now, dialogue, user, answer, dialogue.exchange.ends_at_ms)
 
     def _derive(self, dialogue: Dialogue, given: PasswordGiven, derived: Callable[[Millis], None]) -> None:
-        """Have the keys of a password derived; those of an unknown user too, so that both take the same time."""
+        """Ask the host to derive the keys of a password, of an unknown user too, so that both take the same time."""
         if len(self._derivations) >= DERIVATIONS_MAX:
             raise dialogue.failed(f"{DERIVATIONS_MAX} other clients are logging in by PLAIN")
         known = self._credentials().get(given.user, {})

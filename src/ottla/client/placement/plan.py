@@ -11,7 +11,7 @@ from ottla.client.placement.balance import Move, Replicas, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class NodeShare:
-    """What a node has before and after a plan; `leaders` counts the partitions of which it is the preferred leader.
+    """The share of a node before and after a plan; `leaders` counts the partitions of which it is the preferred leader.
     `sends` and `receives` are the bytes that the moves copy from it and to it."""
 
     node: int

@@ -70,7 +70,7 @@ def node_named(context: Context) -> tuple[int, Any]:
 
 
 def load(context: Context) -> Drain:
-    """What would leave the node that the address names."""
+    """Show the replicas and leaders that would leave the node in the address."""
     node, broker = node_named(context)
     replicas = wants_replicas(context)
     plan, cannot = plan_of(context, node, replicas=replicas, is_new="page" not in context.query)
@@ -137,7 +137,7 @@ def drain_fields(context: Context) -> tuple[Field, ...]:
 
 
 def drain_preview(context: Context) -> Preview:
-    """What would leave the node. Raises InputError if nothing can."""
+    """Show the replicas and leaders that would leave the node. Raises InputError if none can."""
     node, _ = node_named(context)
     replicas, throttle = wants_replicas(context), throttle_in(context)
     plan, cannot = plan_of(context, node, replicas=replicas)

@@ -215,7 +215,7 @@ def whole(values: Iterable[int | None]) -> int | None:
 def why_of(
     config: KmqConfig, waiting: int | None, overdue: int | None, workers: int, trackers: int, reported: Reported
 ) -> str:
-    """What stops the queue; "" if nothing does."""
+    """Say why the queue does not move; "" if it does."""
     if not trackers and not reported.is_running:
         what = "Messages are overdue, and no" if overdue else "No"
         return f"{what} tracker is known to run, which would redeliver messages that workers do not finish."

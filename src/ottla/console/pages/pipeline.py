@@ -113,7 +113,7 @@ def load(context: Context) -> PipelineView:
 
 
 def silence_of(context: Context, report: Report, unseen: list[str]) -> Silence:
-    """What is known of a silent pipeline."""
+    """Collect the last report and the present lag of a silent pipeline."""
     rows = behind(context, report, unseen)
     return Silence(
         for_ms=context.now_ms - report.at_ms,

@@ -71,7 +71,7 @@ class GroupOffsets:
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """What its producer knows of a transaction until it is ended. `done` is called with whether it is known to be
+    """A transaction until it is ended, as its producer knows it. `done` is called with whether it is known to be
     committed."""
 
     transaction: Transaction

@@ -117,8 +117,8 @@ class ReplicaChecker:
         self._isr_forgiven: set[tuple[int, int]] = set()
         self._cut_forgiven: set[tuple[int, int]] = set()
         self._down: set[int] = set()
-        """The nodes that lost something and are down. A change of the in-sync replicas may be under way that adds such
-        a node."""
+        """The nodes that lost something and are down. A change of the in-sync replicas that adds such a node may be in
+        progress."""
         self._epochs_before: dict[int, int] = {}
         """The newest leader epoch of each partition when the metadata store was restored, which may name older ones."""
         self._in_sync: dict[int, tuple[int, ...]] = {}
