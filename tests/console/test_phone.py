@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.console.test_costs import SUBJECTS
 from tests.console.test_costs import console_broker as broker_of_each_thing
@@ -61,3 +61,18 @@ def test_no_word_is_broken_that_fits_into_its_cell(browser: Browser, console_add
             found.go(path)
             broken[path] = found.page.evaluate(BROKEN)
     assert {path: words for path, words in broken.items() if words} == {}
+
+
+def test_sections_fold_on_a_phone_and_stay_as_their_reader_left_them(browser: Browser, console_address: str) -> None:
+    """Also when the page updates itself, and when it is loaded again. The golden page, on a wide screen, has all open."""
+    path = "/share-group?name=workers"
+    with open_page(browser, console_address, viewport={"width": WIDTH, "height": 800}) as found:
+        opened = found.page.locator("details.fold[open] > summary")
+        found.go(path)
+        expect(opened).to_have_count(0)
+        with found.page.expect_response(lambda answer: answer.url.endswith(path)):
+            found.page.locator("#members").press("Enter")
+        expect(opened).to_have_attribute("id", "members")
+        found.page.reload()
+        expect(opened).to_have_attribute("id", "members")
+        assert not found.errors

@@ -179,7 +179,8 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part of a page that is slow or may fail alone: it loads by itself, and its error stays in its place. The page's
-    template places a part that is not listed, and one with `refresh_s` 0 refreshes itself in its own way."""
+    template places a part that is not listed, and one with `refresh_s` 0 refreshes itself in its own way. One that
+    `folds` is closed on a phone at first."""
 
     name: str
     title: str
@@ -187,6 +188,7 @@ class Part:
     refresh_s: int = 15
     is_first: bool = False
     is_listed: bool = True
+    folds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,8 +346,8 @@ PAGE: Final = Page(
     refresh_s=2,
     parts=(
         Part("letters", "Dead letters", load_letters, refresh_s=5, is_first=True),
-        Part("runs", "Records in flight", load_runs, refresh_s=2, is_first=True),
-        Part("configs", "Configs", load_configs, refresh_s=30),
+        Part("runs", "Records in flight", load_runs, refresh_s=2, is_first=True, folds=True),
+        Part("configs", "Configs", load_configs, refresh_s=30, folds=True),
     ),
     changes=(
         Change("pause", "Pause", share_changes.pause_preview, share_changes.pause, is_destructive=False),

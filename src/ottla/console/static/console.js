@@ -13,7 +13,7 @@
     const typing = active && target.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName);
     const chosen = window.getSelection();
     const selecting = chosen && !chosen.isCollapsed && target.contains(chosen.anchorNode);
-    const open = target.querySelector("details[open]");
+    const open = target.querySelector("details[open]:not(.fold)");
     return typing || selecting || open;
   };
 
@@ -40,7 +40,24 @@
       }
     }
   };
+
+  // Sections that fold are closed on a phone. The browser's history remembers which its user has opened or closed.
+  const phone = window.matchMedia("(max-width: 40rem)");
+  const folds = () => (history.state && history.state.folds) || {};
+  const fold = () => {
+    for (const each of document.querySelectorAll("details.fold")) {
+      each.open = folds()[each.firstElementChild.id] ?? !phone.matches;
+    }
+  };
+  document.addEventListener("click", (event) => {
+    const summary = event.target.closest("details.fold > summary");
+    if (!summary) return;
+    const known = { ...folds(), [summary.id]: !summary.parentElement.open };
+    history.replaceState({ ...history.state, folds: known }, "");
+  });
+
   label();
+  fold();
   const here = document.querySelector("header ul a[aria-current]");
   if (here) here.closest("ul").scrollLeft = here.offsetLeft - here.closest("ul").offsetLeft - 40;
 
@@ -53,6 +70,7 @@
   document.addEventListener("htmx:afterSwap", (event) => {
     trouble().hidden = true;
     label();
+    fold();
     const messages = document.querySelector("#messages");
     if (messages) [...messages.tBodies].slice(ARRIVED_MAX).forEach((each) => each.remove());
     if (!focused) return;
