@@ -34,6 +34,7 @@ REMOVED, ELECTIONS, WATCHDOG = (
 )
 LOCKS, STORE, ZOOKEEPER = "server/test_directory.py", "metadata/test_damage.py", "server/test_zookeeper_cluster.py"
 UPGRADE, RECOVERY, NODES = "crash/test_upgrade_cluster.py", "log/test_recovery.py", "cli/test_nodes.py"
+UNDER = "log/test_beneath.py"
 
 ROWS: dict[str, dict[str, list[str]]] = {
     DURABILITY: {
@@ -73,10 +74,15 @@ ROWS: dict[str, dict[str, list[str]]] = {
             f"{FOUND_LOGS}::test_flipped_bits_in_the_name_of_a_topics_id_are_mended",
             f"{DIRECTORIES}::test_properties_that_a_disk_has_damaged_are_written_again",
             "broker/test_store_memory.py::test_a_flipped_bit_does_not_look_like_another_store",
+            f"{UNDER}::test_a_small_file_is_written_again",
             "log/test_checkpoints.py::test_a_flipped_bit_in_a_checkpoint_changes_no_offset",
             f"{FOUND_LOGS}::test_a_flipped_bit_in_the_checkpoint_of_log_starts_hides_no_record",
         ],
-        "an index of a segment is damaged, cut or missing (`.index`, `.timeindex`)": [
+        "an index of a segment is damaged, cut or missing (`.index`, `.timeindex`, `.txnindex`), also while the node "
+        "runs": [
+            f"{UNDER}::test_an_index_is_rebuilt_in_place",
+            f"{UNDER}::test_no_flipped_bit_of_an_offset_index_hides_a_record",
+            f"{UNDER}::test_the_index_of_aborted_transactions_is_written_again",
             f"{RECOVERY}::test_damaged_indexes_are_rebuilt",
             "log/test_damage.py::test_a_damaged_index_misleads_no_truncation",
             "log/test_damage.py::test_a_damaged_time_index_deletes_no_segment",
@@ -87,7 +93,11 @@ ROWS: dict[str, dict[str, list[str]]] = {
             "broker/test_mended_replicas.py::"
             "test_a_replica_whose_cut_finds_damage_leaves_the_in_sync_set_until_it_has_all_records",
         ],
-        "a file that is removed or replaced while the node runs": [BENEATH],
+        "a segment that another process removes or replaces while the node runs": [
+            BENEATH,
+            f"{UNDER}::test_a_segment_that_was_removed_or_replaced_is_damaged_and_can_be_copied_again",
+            f"{REMOVED}::test_a_segment_that_is_gone_is_copied_again_once_it_is_scrubbed",
+        ],
         "a partition's directory that is removed or renamed while the node runs": [
             BENEATH,
             f"{REMOVED}::test_a_replica_is_copied_again_once_a_write_fails",
@@ -205,6 +215,9 @@ PROMISES: dict[str, dict[str, list[str]]] = {
         "renamed to `-stray`, never deleted; the node's log names them": [
             f"{ADOPTED}::test_the_directory_of_a_replica_that_was_moved_after_the_backup_is_kept_aside"
         ],
+        "A clock that is behind, or steps back, deletes nothing early": [
+            "log/test_timestamps_ahead.py::test_a_clock_that_steps_back_deletes_nothing"
+        ],
         "It notices if the whole log is lost": [
             f"{LOST_LOGS}::test_a_log_that_is_lost_before_its_first_checkpoint_is_missed"
         ],
@@ -254,7 +267,11 @@ PROMISES: dict[str, dict[str, list[str]]] = {
         ],
         "gets CORRUPT_MESSAGE instead": ["log/test_order.py::test_a_flipped_bit_of_a_base_offset_hides_no_record"],
         "so that it counts after a restart": [f"{SCRUBS}::test_damage_counts_after_a_restart_until_it_is_repaired"],
-        "`ottla log verify DATA_DIR` checks all segments": ["cli/test_log.py::test_verify_finds_what_was_damaged"],
+        "`ottla log verify DATA_DIR` checks all segments and indexes": [
+            "cli/test_log.py::test_verify_finds_what_was_damaged",
+            "cli/test_log.py::test_verify_finds_a_flipped_bit_in_an_index",
+            "cli/test_log.py::test_verify_finds_files_that_are_missing",
+        ],
         "locks keep out a second node, and also a Kafka broker": [
             f"{LOCKS}::test_a_running_kafka_keeps_a_node_out",
             f"{LOCKS}::test_a_running_node_keeps_a_kafka_out",
@@ -331,6 +348,13 @@ PROMISES: dict[str, dict[str, list[str]]] = {
         "A snapshot of the whole directory is equivalent to a power cut, and a start recovers from it": [
             "sim/test_seeds.py::test_all_promises_hold",
             f"{RECOVERY}::test_a_crash_at_every_step_of_a_workload",
+        ],
+        "The start then checks all records that the snapshot may lack": [
+            f"{LOCKS}::test_a_boot_id_that_is_no_text_is_another_boot",
+            f"{RECOVERY}::test_a_crash_at_every_step_of_a_workload",
+        ],
+        "the records that were acknowledged before the first copy are kept": [
+            f"{STATES}::test_a_cluster_is_restored_from_copies_of_its_nodes_that_were_made_one_after_the_other"
         ],
         "Restore a backup into an empty directory while the node is stopped": [
             "server/test_metadata_store.py::test_a_backup_of_a_stopped_node_is_complete"
