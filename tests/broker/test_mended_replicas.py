@@ -154,3 +154,15 @@ def test_a_proposal_is_decided_before_a_replica_that_it_counts_on_is_mended(
     assert copies.placed is before, f"the log ends at offset {copies.end}"
     copies.catch_up()
     assert (copies.end, copies.in_sync, copies.reports_losses) == (7, 2, False)
+
+
+def test_a_replica_is_not_cut_before_its_row_reports_the_damage(tmp_path: Path) -> None:
+    """Until then the controller may accept a proposal that counts on the end that the log had before."""
+    copies = Copies(tmp_path, leader=1)
+    copies.fall_behind()
+    stage = copies.pair.stages[copies.copier]
+    stage.node.failures.found_damage(copies.copy, Damage("0.log", 0, 2, 3, "a bit is flipped"))
+    stage.node.replication.look_at_damage(stage.now)
+    assert (copies.end, copies.reports_losses) == (6, False)
+    stage.run()
+    assert (copies.end, copies.reports_losses) == (2, True)

@@ -471,6 +471,8 @@ class Node(Core):
             self.metadata.node_is_behind(before)
             self.follow_image(now)
         for name in delta.names(NODES):
+            if name == str(self.node_id):
+                self.failures.has_news = True  # what this node reports of its logs is in its row now
             known = self.image.nodes.get(name)
             if known is None or known.state is NodeState.FENCED:
                 self.peers.given_up(int(name))

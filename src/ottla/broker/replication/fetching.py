@@ -150,8 +150,8 @@ class Fetching:
     def _mend(self, now: Millis, partition: Partition) -> None:
         """Once the cluster no longer counts on this log, cut off the damage: the leader has the whole log.
 
-        The log counts as incomplete until the leader has its new end. Otherwise the leader might propose this replica
-        as in sync by the end that it had before.
+        The row of this node must report the log first: until then, a proposal under way may still count this replica as
+        in sync by the end that it had before. It reports the log until the leader has the new end.
         """
         copy, log, key = partition.copy, partition.log, key_of(partition)
         copy.on(Event.FOLLOWS)
@@ -160,8 +160,11 @@ class Fetching:
         is_gone = log.is_gone
         if log.failed is not None and not is_gone:
             return
+        node_id, place = self._environment.node_id, (log.topic_id, partition.index)
         placed = self._metadata.image.partition(partition.topic_name, partition.index)
-        if placed is None or self._environment.node_id in (*placed.isr, *placed.elr):
+        if placed is None or node_id in (*placed.isr, *placed.elr):
+            return
+        if copy.is_reported and self._registrations.may_count(node_id, place):
             return
         cut_from = log.log_start_offset if is_gone else copy.damaged_from
         if is_gone or (cut_from is not None and cut_from < log.log_end_offset):
