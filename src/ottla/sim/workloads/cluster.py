@@ -10,7 +10,7 @@ Subclasses define how the nodes learn of metadata, and which node is the control
 of the leaders, which may be stale.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from ottla.broker.node import Node
 from ottla.metadata.image import MetadataImage
@@ -63,6 +63,8 @@ class Cluster:
             host.peers.update({node_id: other.endpoint for node_id, other in self.hosts.items() if other is not host})
         self.rest_ms = REST_MS
         """How long everything may take to come to rest."""
+        self.changed_beneath: Callable[[], Collection[int]] = tuple
+        """The nodes whose disks may have directories that another process has put there since they started."""
         self.producers: list[ReplicatedProducer] = []
         self.readers: list[LogReader] = []
         self.others: list[LeaderClient] = []
@@ -259,6 +261,8 @@ class Cluster:
         if placed.is_moving:
             return f"{topic}-{index} is being moved: {placed}"
         for node_id, host in self.hosts.items():
+            if node_id in self.changed_beneath():
+                continue
             if node_id not in placed.replicas and host.disk.exists(f"{DIRECTORY}/{topic}-{index}"):
                 return f"node {node_id} still has the directory of {topic}-{index}"
         replicas = [self.node(node_id).replicas.get(topic, index) for node_id in placed.replicas]

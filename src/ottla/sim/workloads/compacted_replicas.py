@@ -88,13 +88,10 @@ class CompactedReplicaChecker(ReplicaChecker):
 
     # ---- what may be missing ---------------------------------------------------------------------------------------
 
-    def _match(self, node_id: int, index: int, batch: ReadBatch) -> None:
-        written = self._written.setdefault((index, batch.leader_epoch, batch.base_offset), batch)
-        if not _is_left_of(batch, written):
-            raise InvariantError(
-                f"2: {self.topic}-{index} on node {node_id} has a batch at {batch.base_offset} of epoch "
-                f"{batch.leader_epoch} that is nothing of what was written: {batch} and {written}"
-            )
+    def _is_left_of(self, batch: ReadBatch, written: ReadBatch) -> bool:
+        """Whether `batch` is `written`, unchanged or as compaction can have left it."""
+        same = replace(written, notes=batch.notes, commits=batch.commits)
+        return same == batch and set(batch.notes) <= set(written.notes) and batch.commits in (written.commits, None)
 
     def _differ(self, one: ReadBatch | None, other: ReadBatch | None) -> bool:
         return (
@@ -166,10 +163,4 @@ class CompactedReplicaChecker(ReplicaChecker):
 
     def _is_of(self, committed: Committed, batch: ReadBatch) -> bool:
         written = committed.batches.get(batch.base_offset)
-        return written is not None and _is_left_of(batch, written)
-
-
-def _is_left_of(batch: ReadBatch, written: ReadBatch) -> bool:
-    """Whether `batch` is `written`, unchanged or as compaction can have left it."""
-    same = replace(written, notes=batch.notes, commits=batch.commits)
-    return same == batch and set(batch.notes) <= set(written.notes) and batch.commits in (written.commits, None)
+        return written is not None and self._is_left_of(batch, written)

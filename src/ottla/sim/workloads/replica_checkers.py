@@ -264,10 +264,16 @@ class ReplicaChecker:
             return None
         for batch in batches:
             known = self._written.get((index, batch.leader_epoch, batch.base_offset), batch)
-            if known != batch or batch.last_offset < at or (batch.base_offset > at and not may_have_gaps):
+            if not self._is_left_of(batch, known):
+                return None
+            if batch.last_offset < at or (batch.base_offset > at and not may_have_gaps):
                 return None
             at = batch.last_offset + 1
         return batches
+
+    def _is_left_of(self, batch: ReadBatch, written: ReadBatch) -> bool:
+        """Whether a replica can have this batch instead of the one that was written."""
+        return batch == written
 
     def _has_noticed(self, node_id: int, partition: Partition) -> bool:
         """Whether a node with a spoiled disk reports that this log lacks records. It copies them again."""
@@ -275,7 +281,7 @@ class ReplicaChecker:
 
     def _match(self, node_id: int, index: int, batch: ReadBatch) -> None:
         known = self._written.setdefault((index, batch.leader_epoch, batch.base_offset), batch)
-        if known != batch:
+        if not self._is_left_of(batch, known):
             raise InvariantError(
                 f"2: {self.topic}-{index} on node {node_id} has another batch at {batch.base_offset} of epoch "
                 f"{batch.leader_epoch}: {batch.notes} and {known.notes}"

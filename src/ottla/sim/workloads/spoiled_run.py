@@ -23,7 +23,7 @@ from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.metadata.topics import TopicRecord
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.sim.kernel.clock import MS
-from ottla.sim.kernel.host import Host
+from ottla.sim.kernel.host import Host, Life
 from ottla.sim.kernel.spoiling import Spoiler
 from ottla.sim.kernel.store import StoreCopy
 from ottla.sim.kernel.trace import InvariantError
@@ -77,6 +77,7 @@ class SpoiledRun(ClusterRun):
         self.trouble: SpoilingTrouble = SpoilingTrouble(
             self.cluster, liars=2 if two else 1, running_too=seed >= RUNNING_TOO
         )
+        self.cluster.changed_beneath = self.trouble.changed_since_start
         if seed >= RUNNING_TOO:  # the offsets of groups are in many segments, which each replica compacts by itself
             checkers = self.cluster.checkers
             checkers[:] = [each for each in checkers if each.topic != CONSUMER_OFFSETS_TOPIC]
@@ -90,17 +91,37 @@ class SpoiledRun(ClusterRun):
             self.trouble.back_up_without_topics()
         super().go()
         if self._running_too:
-            for node_id in self.cluster.hosts:
-                for partition in self.cluster.node(node_id).replicas:
-                    check_files(partition.log)
+            self._check_files()
+            if restarting := self.trouble.changed_since_start():
+                self._restart(restarting)
+                self.cluster.settle()
+                self._check_files()
+
+    def _check_files(self) -> None:
+        for node_id in self.cluster.hosts:
+            for partition in self.cluster.node(node_id).replicas:
+                check_files(partition.log)
+
+    def _restart(self, nodes: list[int]) -> None:
+        """Restart nodes whose files were damaged since their start: a running node does not look for the files that
+        only a start reads, nor for directories that it does not know."""
+        for node_id in nodes:
+            self.cluster.leave(node_id)
+            self.cluster.until(lambda host=self.cluster.hosts[node_id]: not host.up)
+        self.cluster.heal()
+        self._scrub(0)
 
     def before_rest(self) -> None:
-        """Scrub every log, and let the nodes copy the damaged parts again. The present pass may be past the damage, so
-        the next one has to end too."""
+        """Scrub every log, and let the nodes copy the damaged parts again."""
         self.cluster.heal()
         self.cluster.run(LOADED_MS)
         self.cluster.wind_down()
-        self.cluster.run(2 * self._pass_ms() - LOADED_MS)
+        self._scrub(LOADED_MS)
+
+    def _scrub(self, begun_ms: int) -> None:
+        """Let each node scrub all its logs, beginning this long ago. The present pass may be past the damage, so the
+        next one has to end too."""
+        self.cluster.run(2 * self._pass_ms() - begun_ms)
 
     def _pass_ms(self) -> int:
         """How long a scrub of all logs takes on the node with the most segments: each is at least one slice. So is the
@@ -119,7 +140,8 @@ class SpoilingTrouble(Trouble):
     def __init__(self, cluster: ElectedCluster, liars: int, *, running_too: bool = False) -> None:
         super().__init__(cluster)
         self._running_too = running_too
-        self._spoiled_running: set[int] = set()
+        self._spoiled_running: dict[int, Life | None] = {}
+        """The nodes whose files were damaged while they ran, and the last process of each to which that happened."""
         chosen = self.rng.sample(sorted(cluster.hosts), liars)
         self.spoilers = {
             node_id: Spoiler(
@@ -182,8 +204,13 @@ class SpoilingTrouble(Trouble):
         """Damage the files of one of the liars, while its node runs."""
         node_id = self.rng.choice(sorted(self.spoilers))
         if self.cluster.hosts[node_id].up and not self._has_the_only_replica(node_id):
-            self._spoiled_running.add(node_id)
+            self._spoiled_running[node_id] = self.cluster.hosts[node_id].life
             self._was_spoiled(node_id, f"{self.spoilers[node_id].spoil_running()} while it runs")
+
+    def changed_since_start(self) -> list[int]:
+        """Return the nodes whose files were damaged since they started."""
+        hosts = self.cluster.hosts
+        return sorted(node_id for node_id, life in self._spoiled_running.items() if hosts[node_id].life is life)
 
     def _forgive(self, node_id: int, power_cut: bool) -> None:
         super()._forgive(node_id, power_cut)
