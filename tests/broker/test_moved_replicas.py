@@ -1,6 +1,7 @@
 """What a controller answers to who moves replicas, and what the nodes make of it that have or lose one."""
 
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -282,6 +283,23 @@ def test_a_replica_that_comes_back_at_once_begins_anew(stage: NodeStage, others:
     stage.run(1000)
     assert partition_of(stage).log.failed is None
     assert not partition_of(stage).log.unopened
+
+
+def test_a_replica_that_comes_back_does_not_begin_with_what_another_process_has_restored(stage: NodeStage) -> None:
+    """The leader counts on a new replica for what it has fetched, so old records must not be there before."""
+    directory, backup = Path(str(stage.directory)) / "t-0", Path(str(stage.directory)).parent / "backup"
+    produce(stage, acks=1)
+    copytree(directory, backup)
+    other_writer.place(
+        stage.node, stage.store, stage.now, "t", 0, replicas=(2, 3), isr=(2, 3), leader=2, leader_epoch=1
+    )
+    stage.run(1000)
+    copytree(backup, directory)
+    other_writer.place(stage.node, stage.store, stage.now, "t", 0, replicas=(2, 3, 1), adding=(1,))
+    assert partition_of(stage).log.log_end_offset == 0
+    assert not partition_of(stage).log.unopened
+    (stray,) = directory.parent.glob("t-0.*-stray")
+    assert (stray / f"{0:020d}.log").stat().st_size > 0
 
 
 def test_a_replica_that_was_moved_while_the_node_was_down_goes_with_its_start(stage: NodeStage) -> None:

@@ -75,22 +75,24 @@ class Logs:
         try:
             if (why := self.unowned.get((name, index))) is not None:
                 raise _UnownedError(why)
-            self._clear_of_others(name, record, index)
+            self._clear_way(name, record, index)
             return self._open(now, name, record, index, config, NOTHING_KNOWN, clean_shutdown=True)
         except Exception as error:
             return self._unopened(now, name, record, index, config, error)
 
-    def _clear_of_others(self, name: str, record: TopicRecord, index: int) -> None:
-        """Move away a directory here that belongs to another topic of the name, which the metadata store does not know.
-        Raises OSError."""
+    def _clear_way(self, name: str, record: TopicRecord, index: int) -> None:
+        """Move away a directory here that belongs to another topic of the name, which the metadata store does not know,
+        or to an earlier replica, which another process has restored. Raises OSError."""
         files, directory = self._environment.files, self._directory(name, index)
         if not files.exists(directory):
             return
         owner = read_partition_metadata(files, directory)
-        if owner is not None and owner != record.topic_id:
-            why = put_aside(self._environment, Stranger(directory, owner, "belongs to a topic with another id"))
-            if why is not None:
-                raise _UnownedError(why)
+        if owner is not None:
+            is_own = owner == record.topic_id
+            why = "was restored while this node had no such replica" if is_own else "belongs to a topic with another id"
+            left = put_aside(self._environment, Stranger(directory, owner, why))
+            if left is not None:
+                raise _UnownedError(left)
 
     def open_again(self, now: Millis, name: str, record: TopicRecord, index: int, config: LogConfig) -> Log | None:
         """The log of an offline partition, if it can be read now."""
