@@ -130,6 +130,18 @@ def test_a_segment_that_is_gone_is_copied_again_once_it_is_scrubbed(
     assert copies.are_in_sync
 
 
+def test_a_segment_that_is_gone_is_copied_again_once_a_read_fails(tmp_path: Path) -> None:
+    """The node has not opened it since its start, or has closed its descriptor to open others."""
+    copies = Copies(tmp_path)
+    stage, partition = copies.pair.stages[1], copies.partition(1)
+    path = partition.log.segments[0].file.path
+    os.unlink(path)
+    stage.node.failures.read_failed(partition, FileNotFoundError(f"{path} is gone"))
+    copies.settle()
+    assert copies.are_in_sync
+    assert copies.placed.leader == 2
+
+
 def test_a_failed_fsync_does_not_keep_a_replica_from_being_copied(tmp_path: Path) -> None:
     copies = Copies(tmp_path)
     log = copies.partition(2).log

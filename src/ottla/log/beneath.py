@@ -36,13 +36,12 @@ def displaced(log: LogState) -> Damage | None:
     if removal.is_gone(log):
         why = "another process has removed this directory"
         return Damage(log.directory, 0, log.log_start_offset, LONG_MAX, why)
-    return next((_lost(log, segment) for segment in log.segments if not segment.file.is_in_place()), None)
+    return next((_lost(segment) for segment in log.segments if not segment.file.is_in_place()), None)
 
 
-def _lost(log: LogState, segment: Segment) -> Damage:
-    end = log.bases_end(log.segments.index(segment))
+def _lost(segment: Segment) -> Damage:
     why = "another process has removed or replaced this file"
-    return Damage(f"{segment.path}{LOG_SUFFIX}", 0, segment.base_offset, end, why)
+    return Damage(f"{segment.path}{LOG_SUFFIX}", 0, segment.base_offset, LONG_MAX, why)
 
 
 def comparing(log: LogState, note: Note, now: int) -> Iterator[int | Damage]:

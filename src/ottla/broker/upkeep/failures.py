@@ -90,19 +90,20 @@ class Failures:
 
     def storage_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """A write of this log failed. If that closed the log, notify the requests that wait for a commit."""
+        is_new = False
         if partition.log.failed is None:
             self._failed_writes[partition] = now
             self.leader_changed(partition)
-            self._note(partition, WRITE, f"could not be written to, every append tries again: {why}")
+            is_new = self._note(partition, WRITE, f"could not be written to, every append tries again: {why}")
         elif partition in self._partitions:
-            self._note(partition, SHUT, f"takes no more writes: {why}")
+            is_new = self._note(partition, SHUT, f"takes no more writes: {why}")
             partition.resign(ErrorCode.KAFKA_STORAGE_ERROR)
-        self._check_directory(partition)
+        self._check_files(partition, is_new)
 
-    def _check_directory(self, partition: Partition) -> None:
-        """A file operation has failed. If another process has removed files of the log, they have to be copied
-        again."""
-        if partition in self._partitions:
+    def _check_files(self, partition: Partition, is_new: bool) -> None:
+        """A file operation has failed, with `is_new` for the first time. If another process has removed files of the
+        log, they have to be copied again."""
+        if partition in self._partitions and (is_new or partition.log.is_gone):
             with suppress(OSError):  # the disk does not show what is there
                 damage = beneath.displaced(partition.log)
                 if damage is not None:
@@ -113,8 +114,8 @@ class Failures:
         if isinstance(why, DamagedLogError) and why.damage is not None:
             self.found_damage(partition, why.damage)
             return
-        self._note(partition, READ, f"could not be read, every fetch tries again: {why}")
-        self._check_directory(partition)
+        is_new = self._note(partition, READ, f"could not be read, every fetch tries again: {why}")
+        self._check_files(partition, is_new)
 
     def sync_failed(self, now: Millis, partition: Partition, why: str) -> None:
         """An fsync of this log failed: the appends that it should have covered may never reach the disk.
@@ -128,10 +129,10 @@ class Failures:
             return  # deleted meanwhile
         partition.resign(ErrorCode.KAFKA_STORAGE_ERROR)
         if not self._reopen(now, partition, why):
-            self._note(partition, SHUT, f"takes no more writes: {log.failed}")
+            is_new = self._note(partition, SHUT, f"takes no more writes: {log.failed}")
             if self._reopening.at is None:
                 self._reopening.set(now + REOPEN_MS)
-            self._check_directory(partition)
+            self._check_files(partition, is_new)
 
     def write_worked(self, partition: Partition) -> None:
         """An append to this log ended well."""
@@ -189,11 +190,14 @@ class Failures:
         self._taken_back(now, partition)
         return True
 
-    def _note(self, partition: Partition, what: str, sentence: str) -> None:
-        if self._wrong.get(partition) != what:
-            self._wrong[partition] = what
-            self.has_news = True
-            self._notes(f"{partition.name} {sentence}")
+    def _note(self, partition: Partition, what: str, sentence: str) -> bool:
+        """Report a failure, unless it is the last one that was reported. Returns whether it is new."""
+        if self._wrong.get(partition) == what:
+            return False
+        self._wrong[partition] = what
+        self.has_news = True
+        self._notes(f"{partition.name} {sentence}")
+        return True
 
     def _works_again(self, partition: Partition, what: str, sentence: str) -> None:
         if self._wrong and self._wrong.get(partition) == what and not partition.log.is_gone:
