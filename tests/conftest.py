@@ -3,7 +3,6 @@
 import gc
 import os
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,26 +21,14 @@ from tests.harness.zookeepers import ZooKeepers
 ON_ZOOKEEPER = pytest.mark.xdist_group("zookeeper")
 """For a test that asks for the fixture only when it runs."""
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What Java is told in tests: code that runs for seconds is not worth compiling twice. Halves the CPU of a JVM."""
-ARCHIVING: pytest.StashKey[subprocess.Popen[bytes] | None] = pytest.StashKey()
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", f"{QUICK_JAVA} {java_archive.options()}")
-    if getattr(config.option, "numprocesses", None):  # in the process that has the workers, of a run of many tests
-        config.stash[ARCHIVING] = java_archive.begin_to_make()
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", java_archive.options())
     config.pluginmanager.register(CpuBudgets(config))
     hypothesis.settings.register_profile(
         "same", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )  # a change fails by its own fault only, not by a busy machine's
     hypothesis.settings.load_profile("default" if config.getoption("explore") else "same")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    archiving = config.stash.get(ARCHIVING, None)
-    if archiving is not None:
-        archiving.wait()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -98,9 +85,9 @@ def import_in_turns(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Spread the tests: those with a Spark session go to one process, those with the ZooKeeper to one, those that share
-    a fixture of their file stay together, every other one goes wherever there is room: to ask for each of the thousands
-    of small ones would cost more than they do, so those of a file go some at a time."""
+    """Spread the tests: those with a Spark session go to three processes, those with the ZooKeeper to one, those that
+    share a fixture of their file stay together, every other one goes wherever there is room: to ask for each of the
+    thousands of small ones would cost more than they do, so those of a file go some at a time."""
     of_file = Counter(item.path for item in items)
     placed: Counter[Path] = Counter()
     for item in items:
@@ -111,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("xdist_group") is not None:
             continue  # the browser's are in one process, whatever else they share
         if "spark" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.xdist_group(spark_session_of(item.path)))
         elif "zookeeper" in item.fixturenames:
             item.add_marker(ON_ZOOKEEPER)
         elif any(used[-1].scope == "module" for used in item._fixtureinfo.name2fixturedefs.values()):
@@ -124,6 +111,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         begin_both_kinds(items)
         apart = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
         assert not apart, f"this pytest-xdist does not group tests with this pytest: {apart[0]}"
+
+
+def spark_session_of(file: Path) -> str:
+    """The group of a file whose tests need a Spark session. One session would take longer for all of them than all
+    other tests take. Each of these groups is a third of the work."""
+    if file.name == "test_written_pages.py":
+        return "spark-pages"
+    return "spark-results" if file.parent.name in ("activity", "logs", "tracker") else "spark"
 
 
 def begin_both_kinds(items: list[pytest.Item]) -> None:

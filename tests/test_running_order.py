@@ -16,10 +16,11 @@ def test_what_waits_and_what_computes_alternate_and_the_longest_are_first() -> N
     assert [file[-4:-3] for file, _ in order(*server, *log)] == ["a", "c", "b", "d", "d"]
 
 
-def test_the_session_of_spark_is_first_in_the_order_of_its_files() -> None:
+def test_sessions_of_spark_are_first_in_the_order_of_their_files() -> None:
     spark: list[tuple[str, str | None]] = [("tests/spark/z.py", "spark"), ("tests/spark/a.py", "spark")]
+    pages: list[tuple[str, str | None]] = [("tests/spark/p.py", "spark-pages")]
     others: list[tuple[str, str | None]] = [("tests/server/a.py", "a"), ("tests/cli/z.py", "zookeeper")]
-    assert order(*others, *spark) == [*spark, others[1], others[0]]
+    assert order(*others, *pages, *spark) == [*spark, *pages, others[1], others[0]]
 
 
 def test_a_group_stays_together() -> None:

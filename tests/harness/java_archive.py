@@ -1,20 +1,20 @@
 """Keeps an archive of the classes that Spark loads, with which every Java of the tests starts in half the CPU.
 
-    python -m tests.harness.java_archive PATH        # some 20 s of CPU
+    python -m tests.harness.java_archive             # some 20 s of CPU where it is missing
 
 Java maps it instead of reading, checking and linking ten thousand classes from jars; an archive of another Java, of
-other jars or of none is passed over. `./test` makes it beside its first run. Source: JEP 350.
+other jars or of none is passed over. `./test` makes it before its first run. Source: JEP 350.
 """
 
 import os
-import subprocess
-import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""What Java is told in tests: code that runs for seconds is not worth compiling twice. Halves the CPU of a JVM."""
 SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 
@@ -29,30 +29,15 @@ def place() -> Path | None:
 
 
 def options() -> str:
-    """What tells a Java to use the archive once it is there."""
+    """What Java is told in tests: to be quick, and to use the archive if it is there."""
     archive = place()
-    return "" if archive is None else f"-XX:SharedArchiveFile={archive} {SILENT}"
-
-
-def begin_to_make() -> subprocess.Popen[bytes] | None:
-    """Make the archive in another process where it is missing."""
-    archive = place()
-    if archive is None or archive.exists():
-        return None
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.harness.java_archive", str(archive)],
-        cwd=TOP,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    return QUICK if archive is None else f"{QUICK} -XX:SharedArchiveFile={archive} {SILENT}"
 
 
 def make(archive: Path) -> None:
     """Run what most pipelines run, and let Java write down what it has loaded."""
     made = archive.with_name(f"{archive.name}.{os.getpid()}")
-    given = [each for each in os.environ.get("JAVA_TOOL_OPTIONS", "").split() if "SharedArchiveFile" not in each]
-    os.environ["JAVA_TOOL_OPTIONS"] = " ".join([*given, f"-XX:ArchiveClassesAtExit={made}", SILENT])
+    os.environ["JAVA_TOOL_OPTIONS"] = f"{QUICK} -XX:ArchiveClassesAtExit={made} {SILENT}"
     from pyspark import SparkContext
 
     from ottla.spark.platform.session import pipeline_session
@@ -82,4 +67,6 @@ def looked_at(rows: Any, batch: int) -> None:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    missing = place()
+    if missing is not None and not missing.exists():
+        make(missing)

@@ -1,4 +1,4 @@
-"""One Spark session for the whole run, one broker per module, a topic of its own for each test."""
+"""One Spark session for each worker, one broker per module, a topic of its own for each test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REAL_LOGS = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """local[2] with the pipelines' own settings; a JVM takes seconds to start, so there is one."""
+    """local[2] with the pipelines' own settings; a JVM takes seconds to start, so a worker has one."""
     from ottla.spark.platform.session import pipeline_session
 
     session = pipeline_session("ottla-tests", master="local[2]", conf={"spark.driver.memory": "1g"})
