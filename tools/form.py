@@ -26,6 +26,7 @@ from tests.test_tidy import FUNCTION_LINES, functions, lines, sleeps, sources
 API_TABLE_MIN = 8
 """So many entries make a table by API key; the broker has no other tables of numbers of this size."""
 CELL_WORDS = 40
+SENTENCE_WORDS = 30
 
 
 def use(top: Path) -> None:
@@ -130,6 +131,12 @@ def long_cells() -> int:
     return sum(len(cell.split()) > CELL_WORDS for row in rows for cell in re.split(r"(?<!\\)\|", row))
 
 
+def long_sentences() -> str:
+    prose = (line for page in pages() for line in prose_of(page).splitlines() if "|" not in line)
+    sizes = [len(said.split()) for line in prose for said in re.split(r"(?<=[.!?:;])\s+", line) if said]
+    return f"{sum(size > SENTENCE_WORDS for size in sizes)} of {len(sizes)}"
+
+
 def short_functions() -> str:
     sizes = [size for path in sources("src") for _, size in functions(path)]
     short = sum(size <= FUNCTION_LINES for size in sizes) / len(sizes)
@@ -157,6 +164,7 @@ ROWS: dict[str, Callable[[], object]] = {
     "unclear wording in pages": unclear_pages,
     "unclear wording in help, messages and log lines": unclear_messages,
     "unclear wording in docstrings": unclear_docstrings,
+    f"clauses over {SENTENCE_WORDS} words in pages": long_sentences,
     f"cells of tables over {CELL_WORDS} words": long_cells,
     "words of ARCHITECTURE": lambda: len(text_of(top() / "ARCHITECTURE.md").split()),
 }

@@ -78,7 +78,7 @@ def damages(directory: Path, topic: str, index: int) -> Iterator[int | Damage]:
 
 
 def _known(files: DiskFiles, directory: Path, topic: str, index: int) -> Known:
-    """What the checkpoints say of this partition: they may be some seconds old. Raises OSError."""
+    """Read this partition's entries of the checkpoints, which may be some seconds old. Raises OSError."""
     said: list[int] = []
     for name in (RECOVERY_POINT, LOG_START, HIGH_WATERMARK):
         try:

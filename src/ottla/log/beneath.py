@@ -31,8 +31,8 @@ Note = Callable[[str], None]
 
 
 def displaced(log: LogState) -> Damage | None:
-    """What a restart would not find, from the first segment on whose file was removed or replaced; everything, if the
-    directory is gone. None if all files are in place. Raises OSError."""
+    """The records that a restart would not find: from the first segment on whose file was removed or replaced, or all
+    if the directory is gone. None if all files are in place. Raises OSError."""
     if removal.is_gone(log):
         why = "another process has removed this directory"
         return Damage(log.directory, 0, log.log_start_offset, LONG_MAX, why)
