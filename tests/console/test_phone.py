@@ -64,7 +64,7 @@ def test_no_word_is_broken_that_fits_into_its_cell(browser: Browser, console_add
 
 
 def test_sections_fold_on_a_phone_and_stay_as_their_reader_left_them(browser: Browser, console_address: str) -> None:
-    """Also when the page updates itself, and when it is loaded again. The golden page, on a wide screen, has all open."""
+    """Also when the page updates itself or is loaded again. On a wide screen, the golden page has all open."""
     path = "/share-group?name=workers"
     with open_page(browser, console_address, viewport={"width": WIDTH, "height": 800}) as found:
         opened = found.page.locator("details.fold[open] > summary")
