@@ -38,7 +38,7 @@ def produce_lines(monkeypatch: pytest.MonkeyPatch, given: Iterator[bytes], *argu
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     """A node in a process of its own, whose limits are its own."""
-    command = [sys.executable, "-m", "ottla", "serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-B", "-m", "ottla", "serve", "--data", str(tmp_path), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         yield process
         process.kill()

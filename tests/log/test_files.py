@@ -112,8 +112,8 @@ def test_a_full_disk_raises_and_tells_how_much_was_written(tmp_path: Path) -> No
     script = f"""
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from ottla.log.files import DiskFiles  # before the limit, under which Python keeps half of a compiled module
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-from ottla.log.files import DiskFiles
 file = DiskFiles().open({str(tmp_path)!r} + "/a", create=True)
 file.write(b"x" * 900)
 try:
