@@ -258,6 +258,20 @@ def test_the_index_of_aborted_transactions_is_written_again() -> None:
     assert as_a_start_finds_it(files).segments[0].txn_index.aborted() == aborted
 
 
+def test_an_empty_index_of_aborted_transactions_may_go() -> None:
+    files = disk()
+    log = open_log(files, CONFIG)
+    put(log, batch(b"w"))
+    put(log, batch(b"x", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True))
+    put(log, marker(7, commit=False), origin=Origin.COORDINATOR)
+    log.truncate_to(1, now=NOW)
+    path = f"{log.segments[0].path}.txnindex"
+    assert files.content(path) == b""
+    remove(files, path)
+    assert scrubbed(log)[0] == []
+    assert scrubbed(log) == ([], [])
+
+
 @pytest.mark.parametrize("event", ["append", "roll", "cut"])
 def test_the_log_may_change_while_its_index_is_rebuilt(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beneath, "REBUILD_BATCHES", 2)

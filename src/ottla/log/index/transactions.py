@@ -86,7 +86,8 @@ class TransactionIndex(IndexFile):
         """Replace the file by one with the entries that are in memory, without waiting for the disk. Raises OSError."""
         self.close()
         if not self.entries:
-            self._files.unlink(self._path)
+            if self._files.exists(self._path):
+                self._files.unlink(self._path)
             return
         self._files.write_atomically(self._path, self._octets, durable=False)
         self._pending.clear()
