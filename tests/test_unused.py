@@ -53,6 +53,7 @@ FROM_OUTSIDE = {
         "connection_made eof_received get_buffer buffer_updated pause_writing exc sizehint",
         "asyncio's BufferedProtocol",
     ),
+    "ottla/testing/__init__.py": ("__getattr__", "the import of a name"),
     "ottla/server/logs.py": ("default_(time|msec)_format converter raiseExceptions", "logging"),
     "ottla/server/tls.py": (
         "connection_made get_buffer buffer_updated pause_writing exc sizehint",

@@ -30,7 +30,6 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.observations.observations import Observations
 from ottla.broker.parking import Parking
 from ottla.broker.partitions.leadership import Leadership
-from ottla.broker.partitions.own_logs import OwnLogs
 from ottla.broker.partitions.replicas import Replicas
 from ottla.broker.quotas import Throttle
 from ottla.broker.requests import Listening, Request
@@ -253,6 +252,7 @@ class Core:
         from ottla.broker.cluster.adopting import Adopted
         from ottla.broker.cluster.elections import Rules
         from ottla.broker.cluster.membership import Membership
+        from ottla.broker.partitions.own_logs import OwnLogs
 
         def rules_of(topic: TopicImage) -> Rules:
             return Rules(

@@ -44,7 +44,6 @@ from ottla.broker.upkeep.identity import StartRefusedError
 from ottla.log.files import OPEN_FILES_MAX
 from ottla.machine import Millis, Unanswered, WallClock
 from ottla.metadata.store import CommitUnknownError, MetadataStore, StoreError
-from ottla.server import certificate_ends
 from ottla.server.buffers import Buffers
 from ottla.server.clocks import DRIFT_MS, both_clocks, microseconds, moment, wall_ahead
 from ottla.server.connection import Connection
@@ -508,6 +507,8 @@ class Server:
     def _report_certificates(self, listeners: list[Listener]) -> None:
         """Once a day: log the certificates that expire soon."""
         if all_tls := [each.tls for each in listeners if each.tls is not None]:
+            from ottla.server import certificate_ends  # a node without TLS starts without it
+
             certificate_ends.report(all_tls)
             self._loop.call_later(certificate_ends.DAY_S, self._report_certificates, listeners)
 

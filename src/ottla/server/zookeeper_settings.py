@@ -8,12 +8,14 @@ Sources: Kafka 3.9's ZkConfigs.java, and "ZooKeeper authentication" in its docum
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.config.values import BrokerSettings
-from ottla.metadata.zookeeper.protection import Protection
 from ottla.server.refusals import SettingsRefusedError
 from ottla.server.secret_files import read_secret
+
+if TYPE_CHECKING:
+    from ottla.metadata.zookeeper.protection import Protection
 
 ENABLED: Final = "zookeeper.ssl.client.enable"
 PRIVATE: Final = "zookeeper.set.acl"
@@ -33,6 +35,8 @@ def refuse_unused(settings: BrokerSettings) -> None:
 
 def protection_of(settings: BrokerSettings) -> Protection:
     """How this node's sessions are protected. Raises SettingsRefusedError."""
+    from ottla.metadata.zookeeper.protection import Protection  # a node without ZooKeeper starts without it
+
     login = settings[LOGIN]
     if settings[PRIVATE] and not login:
         raise SettingsRefusedError(

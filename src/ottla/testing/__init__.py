@@ -14,9 +14,27 @@ Both can be secured: `EmbeddedBroker(tls=True, sasl="scram-sha-256", users={"ada
 With pytest, ask for the fixtures `ottla_broker` and `ottla_topic`; they come with the package.
 """
 
-from ottla.server.listeners import ServeRefusedError
-from ottla.testing.cluster import EmbeddedCluster
-from ottla.testing.embedded import EmbeddedBroker
-from ottla.testing.security import Acl
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.server.listeners import ServeRefusedError
+    from ottla.testing.cluster import EmbeddedCluster
+    from ottla.testing.embedded import EmbeddedBroker
+    from ottla.testing.security import Acl
 
 __all__ = ["Acl", "EmbeddedBroker", "EmbeddedCluster", "ServeRefusedError"]
+
+_MODULES = {
+    "Acl": "ottla.testing.security",
+    "EmbeddedBroker": "ottla.testing.embedded",
+    "EmbeddedCluster": "ottla.testing.cluster",
+    "ServeRefusedError": "ottla.server.listeners",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: a broker without security starts without the modules of a cluster and of security."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

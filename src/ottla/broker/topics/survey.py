@@ -17,7 +17,6 @@ from ottla.broker.config.key import ConfigRefusedError
 from ottla.broker.config.values import check_topic, held, is_held
 from ottla.broker.environment import Environment
 from ottla.broker.topics.adoption import Stranger, Told, moved_away, place_of, sort_directories, stray_path, unplaced
-from ottla.broker.topics.kraft_configs import KraftUnreadableError, topic_configs
 from ottla.broker.topics.new_topic import new_internal
 from ottla.broker.topics.removal import Removals
 from ottla.log.log import Log
@@ -170,6 +169,8 @@ def _doubted(name: str, record: TopicRecord) -> TopicRecord:
 def _kafkas_configs(environment: Environment, told: Mapping[str, Told]) -> dict[str, dict[str, str]] | None:
     """The configs of these topics in the metadata log of the Kafka broker that owned this directory, without those that
     have no meaning here; None if that log cannot be read."""
+    from ottla.broker.topics.kraft_configs import KraftUnreadableError, topic_configs  # few nodes start so
+
     try:
         by_id = topic_configs(environment.files, environment.directory)
     except KraftUnreadableError as error:
