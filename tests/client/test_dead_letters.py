@@ -6,7 +6,8 @@ from typing import Any, cast
 import pytest
 
 from ottla.client import Client
-from ottla.client.dead_letters import Letter, letter_of, original_of
+from ottla.client.dead_letters import Letter, Progress, letter_of, original_of
+from ottla.console.letter_owners import _Owned
 from ottla.protocol.records.batch import set_crc
 from ottla.protocol.records.record import Record, build_batch
 
@@ -53,3 +54,18 @@ def test_the_times_of_failures(times: list[tuple[str, bytes | None]], found: obj
     assert letter is not None
     assert (letter.first_failed_ms, letter.last_failed_ms) == found
     assert letter.headers == [("own", b"x")]
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "nonsense", "7", "[1]", '[["a",1]]', "[[1e999,1]]", "[" * 3_000, "[[[1],1]]"]
+)
+def test_progress_in_another_format_is_ignored(text: str | None) -> None:
+    assert Progress.of(5, text) == Progress(5)
+
+
+def test_how_much_is_left_to_send_back() -> None:
+    progress = Progress.of(5, "[[2,3],[10,1000000000000000000]]")
+    assert progress.ranges[0] == (7, 10)
+    assert [progress.left(*each) for each in ((0, 5), (0, 7), (6, 12), (8, 15), (20, 30))] == [0, 2, 3, 5, 0]
+    owned = _Owned(4, 12, 0b11111111)
+    assert owned.waiting(progress) == 4, "5, 6, 10 and 11"

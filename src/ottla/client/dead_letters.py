@@ -167,8 +167,9 @@ class Progress:
     @staticmethod
     def of(position: int, text: str | None) -> Progress:
         ranges: list[tuple[int, int]] = []
-        with suppress(ValueError, TypeError):  # ignore the metadata of another program
-            ranges = [(position + first, position + first + length) for first, length in json.loads(text or "[]")]
+        with suppress(ValueError, TypeError, OverflowError, RecursionError):  # ignore metadata of another program
+            given = [(int(first), int(length)) for first, length in json.loads(text or "[]")]
+            ranges = [(position + first, position + first + length) for first, length in given]
         return Progress(position, ranges)
 
 

@@ -56,7 +56,7 @@ class _Owned:
         """The dead letters among them that were not sent back."""
         left = self.letters
         for first, end in ((self.first, progress.position), *progress.ranges):
-            first = max(first, self.first)
+            first, end = max(first, self.first), min(end, self.end)
             if first < end:
                 left &= ~(((1 << (end - first)) - 1) << (first - self.first))
         return left.bit_count()
@@ -118,7 +118,6 @@ class LetterCounts:
                     owned[index].letters |= 1 << (record.offset - owned[index].first)
 
     def forget(self, older_than_s: float) -> None:
-        """Drop what no page has asked for that long."""
+        """Drop what no page has asked for that long. Does not wait for a thread that reads."""
         until = time.monotonic() - older_than_s
-        with self._lock:
-            self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > until}
+        self._kept = {key: kept for key, kept in list(self._kept.items()) if kept[0] > until}
