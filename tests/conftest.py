@@ -85,7 +85,7 @@ def import_in_turns(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Spread the tests: those with a Spark session go to three processes, those with the ZooKeeper to one, those that
+    """Spread the tests: those with a Spark session go to two processes, those with the ZooKeeper to one, those that
     share a fixture of their file stay together, every other one goes wherever there is room: to ask for each of the
     thousands of small ones would cost more than they do, so those of a file go some at a time."""
     of_file = Counter(item.path for item in items)
@@ -114,11 +114,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def spark_session_of(file: Path) -> str:
-    """The group of a file whose tests need a Spark session. One session would take longer for all of them than all
-    other tests take. Each of these groups is a third of the work."""
-    if file.name == "test_written_pages.py":
-        return "spark-pages"
-    return "spark-results" if file.parent.name in ("activity", "logs", "tracker") else "spark"
+    """The group of a file whose tests need a Spark session: each of the two is half of the work. One session would be
+    busy until after all other tests have ended; a third one would cost more than it gains."""
+    is_of_second = file.name == "test_written_pages.py" or file.parent.name in ("logs", "tracker")
+    return "spark-pages" if is_of_second else "spark"
 
 
 def begin_both_kinds(items: list[pytest.Item]) -> None:
