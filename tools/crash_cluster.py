@@ -76,15 +76,16 @@ PAUSE_S = 0.005
 
 
 class Round:
-    """One round's clients and what they wrote down."""
+    """One round's clients and what they wrote down. `rest_s`: a further pause of senders before each record, and of
+    writers before each transaction."""
 
-    def __init__(self, cluster: EmbeddedCluster, seed: int) -> None:
+    def __init__(self, cluster: EmbeddedCluster, seed: int, rest_s: float = 0.0) -> None:
         self.cluster = cluster
         self.history = history = History(groups=dict.fromkeys(GROUPS.values(), LOG), shared={JOBS})
         self.bootstrap = at = cluster.bootstrap_servers
-        self.senders = [Sender(f"w{n}", at, history, LOG, PARTITIONS, PAUSE_S) for n in range(2)]
-        self.senders.append(Sender("jobs", at, history, JOBS, PARTITIONS, 2 * PAUSE_S))
-        self.senders.append(Sender("source", at, history, SOURCE, PARTITIONS, PAUSE_S))
+        self.senders = [Sender(f"w{n}", at, history, LOG, PARTITIONS, PAUSE_S + rest_s) for n in range(2)]
+        self.senders.append(Sender("jobs", at, history, JOBS, PARTITIONS, 2 * PAUSE_S + rest_s))
+        self.senders.append(Sender("source", at, history, SOURCE, PARTITIONS, PAUSE_S + rest_s))
         self.tails = [
             Tail("at the leaders", at, history, LOG, PARTITIONS),
             Tail("at followers", at, history, LOG, PARTITIONS, **{"client.rack": "1"}),
@@ -97,7 +98,7 @@ class Round:
         ]
         self.watch = Watch("watch", at, history, list(GROUPS.values()), LOG, PARTITIONS)
         self.sharers = [Sharer(f"share-{n}", at, history, SHARE_GROUP, JOBS) for n in range(2)]
-        self.writers = [Writer(at, n, seed + n) for n in range(2)]
+        self.writers = [Writer(at, n, seed + n, rest_s) for n in range(2)]
         self.loops = [Loop(at, n) for n in range(2)]
 
         self.healed = 0.0

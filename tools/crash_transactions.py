@@ -170,15 +170,17 @@ class Worker(threading.Thread):
 
 
 class Writer(Worker):
-    """`outcome` by transaction: True committed, False aborted, None nobody knows."""
+    """`outcome` by transaction: True committed, False aborted, None nobody knows. `pause_s`: before each."""
 
-    def __init__(self, bootstrap: str, number: int, seed: int) -> None:
+    def __init__(self, bootstrap: str, number: int, seed: int, pause_s: float = 0.0) -> None:
         super().__init__(bootstrap, f"writer-{number}")
+        self.pause_s = pause_s
         self.number = number
         self.rng = random.Random(seed)
         self.outcome: dict[int, bool | None] = {}
 
     def step(self, producer: Producer) -> None:
+        self.done.wait(self.pause_s)
         transaction = len(self.outcome)
         self.outcome[transaction] = False
         self.begin(producer)

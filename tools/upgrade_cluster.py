@@ -312,9 +312,10 @@ def run(
     *,
     previous: str = PREVIOUS,
     zookeeper: bool = False,
+    rest_s: float = 0.0,
     say: Callable[[str], object] = print,
 ) -> list[str]:
-    """What is wrong after this plan. Raises HistoryMissingError."""
+    """What is wrong after this plan. `rest_s`: as of a `Round`. Raises HistoryMissingError."""
     nodes = Path(directory, "nodes")
     trees = {OLD: previous_sources(Path(directory, "previous"), previous), NEW: TOP / "src"}
     with ExitStack() as stack:
@@ -324,7 +325,7 @@ def run(
         cluster = MixedCluster(trees, settings=SETTINGS, directory=nodes, racks=racks, metadata=metadata)
         stack.enter_context(cluster)
         new_topics(cluster)
-        upgrade, load = Upgrade(cluster, metadata or str(nodes / METADATA), say), Round(cluster, seed)
+        upgrade, load = Upgrade(cluster, metadata or str(nodes / METADATA), say), Round(cluster, seed, rest_s)
         failures = load.run(lambda: upgrade.run(plan))
         say(f"{upgrade.changes} changes of a node's version: {load.told()}")
         upgrade.end()
