@@ -55,7 +55,7 @@ def console_broker() -> Iterator[EmbeddedBroker]:
 def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     page = opened.page
     opened.go("/overview")
-    finding = page.get_by_role("listitem").filter(has_text=f"{MAILERS} is paused")
+    finding = page.get_by_role("listitem").filter(has_text=f"{MAILERS} has paused itself")
     expect(finding).to_contain_text("too many of its records failed within a minute")
     expect(finding).to_contain_text("records wait.")
     expect(finding.get_by_role("link", name="Resume", exact=True)).to_be_visible()
@@ -93,7 +93,7 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     counts = f"{MAILS} 0 {COUNT + refused} 0 0 {COUNT} 0 {refused} 0 {refused}"
     expect(page.get_by_role("row", name=counts)).to_be_visible()
     opened.go("/overview")
-    expect(page.get_by_text(f"{MAILERS} is paused")).to_have_count(0)
+    expect(page.get_by_text(f"{MAILERS} has paused itself")).to_have_count(0)
 
 
 def send_back(page: Page, refused: int) -> None:

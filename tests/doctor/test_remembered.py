@@ -193,4 +193,5 @@ def test_a_request_during_which_the_event_loop_stands_still(
             assert observations(client, [1], "none")
     last = _seen(broker)
     said = [each.finding.sentence for each in diagnose(Evidence(last, last), ["slow-turns"])]
-    assert len([each for each in said if "in DescribeObservations of curious, 2 long turns" in each]) == 1, said
+    mine = [each for each in said if "by DescribeObservations of curious." in each and "were 2 such turns" in each]
+    assert len(mine) == 1, said

@@ -278,7 +278,7 @@ def test_what_is_moved_is_listed_taken_back_and_lacks_a_replica(
         assert ottla("topics", "describe", "held", "--unavailable").splitlines()[1:] == []
         assert "Cancelled held-0" in ottla("topics", "reassign", "held", "--cancel")
         assert ottla("topics", "reassign", "--list").splitlines()[1:] == []
-        assert part(client, "held").replica_nodes == [1, 2]
+        soon(lambda: part(client, "held").replica_nodes == [1, 2])
     finally:
         cluster.start_node(3)
 
