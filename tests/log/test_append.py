@@ -66,7 +66,12 @@ def test_nothing_is_on_disk_before_the_first_append() -> None:
     assert code_of(log, memoryview(bytearray(10))) == ErrorCode.INVALID_RECORD
     assert not files.exists(DIRECTORY)
     put(log, batch(b"a"), epoch=3)
-    assert files.listdir(DIRECTORY) == ["00000000000000000000.log", "leader-epoch-checkpoint", "partition.metadata"]
+    assert files.listdir(DIRECTORY) == [
+        "00000000000000000000.log",
+        "gaps-below",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+    ]
     assert files.read_bytes(f"{DIRECTORY}/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
 
 

@@ -144,10 +144,12 @@ def test_a_flipped_bit_of_a_base_offset_costs_no_more_than_what_comes_behind(bit
     position = [position for _, position in iter_batches(bytes(content))][3]
     content[position + 7 - bit // 8] ^= 1 << bit % 8
     again = open_log(files, **how)
-    assert offsets(records(again))[:6] == list(range(6))
+    before = again.read(0, 1 << 20).slice
+    assert before is not None
+    assert [header.base_offset for header, _ in iter_batches(before.read())][:3] == [0, 2, 4]
     end = again.log_end_offset
     assert put(again, batch(b"x")) == end
-    assert offsets(records(again))[-1] == end
+    assert offsets(records(again, start=end)) == [end]
 
 
 def test_a_damaged_index_misleads_no_truncation() -> None:

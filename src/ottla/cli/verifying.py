@@ -14,6 +14,7 @@ from ottla.log.checkpoints import LEADER_EPOCH_FILE, CheckpointUnreadableError, 
 from ottla.log.config import LogConfig
 from ottla.log.epochs import EpochCache
 from ottla.log.files import DiskFiles
+from ottla.log.gaps import Gaps
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.names import LOG_SUFFIX, SWAP_SUFFIX, is_log, is_of_a_segment, offset_in
 from ottla.log.recovery.found import Found
@@ -49,6 +50,10 @@ def damages(directory: Path, topic: str, index: int) -> Iterator[int | Damage]:
         pass
     except CheckpointUnreadableError as error:
         yield Damage(f"{path}/{LEADER_EPOCH_FILE}", 0, 0, -1, str(error))
+    notes: list[str] = []
+    gaps = Gaps.read(files, path, notes.append)
+    for note in notes:
+        yield Damage(gaps.path, 0, 0, -1, note)
     names = files.listdir(path)
     bases = [offset_in(name) for name in names if is_log(name)]
     cache = IndexCache()
@@ -61,7 +66,7 @@ def damages(directory: Path, topic: str, index: int) -> Iterator[int | Damage]:
         below = base + RELATIVE_OFFSET_MAX if is_newest else bases[at + 1]
         try:
             segment = Segment(files, path, base, cache, now=0, create=False)
-            for found in checking(segment, below, epochs, joins=not is_newest):
+            for found in checking(segment, below, epochs, gaps, joins=not is_newest):
                 if isinstance(found, int):
                     yield found
                     continue
@@ -103,7 +108,7 @@ def _in_swap(files: DiskFiles, path: str, base: int, cache: IndexCache) -> Itera
     """Damage in a segment that a compaction has written and not yet moved to its place. Raises OSError."""
     try:
         segment = Segment(files, path, base, cache, now=0, create=False, suffix=SWAP_SUFFIX)
-        for found in checking(segment, base + RELATIVE_OFFSET_MAX, EpochCache(), joins=False, indexed=False):
+        for found in checking(segment, base + RELATIVE_OFFSET_MAX, EpochCache(), None, joins=False, indexed=False):
             if not isinstance(found, IndexFault):
                 yield found._replace(path=segment.file.path) if isinstance(found, Damage) else found
         segment.close()

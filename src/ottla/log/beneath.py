@@ -90,6 +90,9 @@ def _mend_small_files(log: LogState, note: Note) -> None:
         path = write_partition_metadata(log.files, log.directory, log.topic_id)
         log.syncing.replaced(path)
         note(f"{path}: written again, because another process or the disk has changed it.")
+    if not log.durability.gaps.is_as_written:
+        log.durability.write_gaps()
+        note(f"{log.durability.gaps.path}: written again, because another process or the disk has changed it.")
 
 
 def _has_epochs(log: LogState) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 from ottla.log.answers import Damage, IndexFault
 from ottla.log.epochs import UNDEFINED_EPOCH, EpochCache
 from ottla.log.files import FileSlice
+from ottla.log.gaps import Gaps
 from ottla.log.index.comparing import IndexComparison
 from ottla.log.segment import RawHeader, Segment, walk_batches
 from ottla.protocol.records.batch import ATTRIBUTES_AT, LOG_OVERHEAD_BYTES
@@ -38,18 +39,20 @@ def checking(
     segment: Segment,
     below: int,
     epochs: EpochCache,
+    gaps: Gaps | None,
     *,
     joins: bool,
     indexed: bool = True,
     interval: int | None = None,
 ) -> Iterator[int | Damage | IndexFault]:
-    """Check one segment. Its offsets must be below `below`, and reach it if the segment `joins` the next one.
-    `indexed`: its indexes are complete. `interval`: that of its indexes, if this process writes them.
+    """Check one segment. Its offsets must be below `below`, and reach it if the segment `joins` the next one. Without
+    `gaps`, any gap may be compaction's. `indexed`: its indexes are complete. `interval`: that of its indexes, if this
+    process writes them.
 
     Yields the bytes of each slice; ends at the first damage. A fault of an index comes last. Raises OSError.
     """
     indexes = IndexComparison(segment, is_closed=joins, interval=interval) if indexed else None
-    walk = _Walk(segment, below, epochs, indexes)
+    walk = _Walk(segment, below, epochs, gaps, indexes)
     size, batches, whole = indexes.size if indexes is not None else 0, 0, segment.size
     for position, header, batch in walk_batches(segment.file, 0, whole, SLICE_BYTES):
         damage = walk.check(position, header, batch)
@@ -71,8 +74,11 @@ def checking(
 class _Walk:
     """The progress of a walk through a segment."""
 
-    def __init__(self, segment: Segment, below: int, epochs: EpochCache, indexes: IndexComparison | None) -> None:
+    def __init__(
+        self, segment: Segment, below: int, epochs: EpochCache, gaps: Gaps | None, indexes: IndexComparison | None
+    ) -> None:
         self._segment = segment
+        self._gaps = gaps
         self._indexes = indexes
         self._below = below
         self._epochs = epochs
@@ -91,6 +97,8 @@ class _Walk:
             if self._leap is not None and base < expected:
                 return self._damage(*self._leap, f"the batch claims the offsets up to {expected - 1}")
             return self._damage(position, expected, f"the batch claims the offsets {base} to {last}")
+        if base > expected and self._gaps is not None and self._gaps.is_damage(base):
+            return self._damage(position, expected, f"the batches before offset {base} are missing", base)
         if crc32c(batch[ATTRIBUTES_AT:]) != header[4]:
             return self._damage(position, base, "the batch does not match its checksum", last + 1)
         epoch = self._epochs.epoch_at(base)

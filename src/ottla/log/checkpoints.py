@@ -95,6 +95,26 @@ def _checksum_line(lines: list[str]) -> str:
     return f"{CHECKSUM_NAME} 0 {crc32c(content)}"
 
 
+def cleaner_path(directory: str) -> str:
+    """The checkpoint of compactions beside the directory of a partition."""
+    return f"{directory.rpartition('/')[0]}/{CLEANER_OFFSET_FILE}"
+
+
+def place_in(directory: str) -> tuple[str, int]:
+    """(topic, partition) of a partition's directory."""
+    topic, _, partition = directory.rpartition("/")[2].rpartition("-")
+    return topic, int(partition)
+
+
+def read_cleaned(files: FileSystem, directory: str) -> dict[tuple[str, int], int]:
+    """The offsets at which compactions ended, by (topic, partition), as the checkpoint beside this directory of a
+    partition has them; none if it can't be read. Raises OSError."""
+    try:
+        return read_offsets(files, cleaner_path(directory)) or {}
+    except CheckpointUnreadableError:
+        return {}
+
+
 def read_unrecovered(files: FileSystem, data_directory: str) -> set[tuple[str, int]]:
     """The partitions (topic, partition) whose recovery began and has not ended. Raises CheckpointUnreadableError."""
     path = f"{data_directory}/{UNRECOVERED_FILE}"

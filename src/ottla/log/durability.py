@@ -1,5 +1,5 @@
-"""Tracks what of one log is on the disk: its directory, its files that wait for an fsync, its producer snapshots, and
-the failures of its disk.
+"""Tracks what of one log is on the disk: its directory, its files that wait for an fsync, its producer snapshots, which
+gaps it may have, and the failures of its disk.
 
 Only this class changes that. A log that has failed is closed to writes; its complete records can still be read.
 
@@ -36,7 +36,7 @@ class Durability:
 
     `failed` is why the log is closed to writes. `in_doubt`: an fsync failed, so what is above the recovery point may
     never reach the disk. `unreadable` are the parts of files that the I/O host could not read when it sent an answer.
-    `snapshots` are the offsets of producer snapshots.
+    `snapshots` are the offsets of producer snapshots. `gaps`: between batches.
     """
 
     __slots__ = (
@@ -45,6 +45,7 @@ class Durability:
         "_directory",
         "_files",
         "failed",
+        "gaps",
         "in_doubt",
         "on_disk",
         "snapshots",
@@ -61,9 +62,12 @@ class Durability:
         self.unreadable: list[FileSlice] = []
         self.snapshots: list[int] = loaded.snapshots
         self.syncing = Syncing(files, directory, loaded.recovery_point)
+        self.gaps = loaded.gaps
         if loaded.killed:
             self.syncing.born(f"{directory}/{PARTITION_METADATA_FILE}")
             self.syncing.replaced(self.epoch_path)
+            self.syncing.replaced(self.gaps.path)
+        self._sync_gaps()
         self._batches_since_snapshot = loaded.batches_since_snapshot
         self._bytes_since_snapshot = 0
 
@@ -83,7 +87,31 @@ class Durability:
         if not self.on_disk:
             self._files.makedirs(self._directory)
             self.syncing.born(write_partition_metadata(self._files, self._directory, topic_id))
+            self.write_gaps()
             self.on_disk = True
+
+    def write_gaps(self) -> None:
+        """Write again which gaps the log may have. Raises OSError."""
+        self.gaps.write()
+        self._sync_gaps()
+
+    def permit_gaps(self, below: int) -> None:
+        """Gaps up to this offset are about to be made. The next sync covers the file. Raises StorageError."""
+        try:
+            self.gaps.permit(below, written=self.on_disk)
+        except OSError as error:
+            raise StorageError(f"writing {self.gaps.path} failed: {error}") from error
+        self._sync_gaps()
+
+    def cut_gaps(self, end: int) -> None:
+        """The log was cut, and ends here."""
+        self.gaps.cut(end)
+        self._sync_gaps()
+
+    def _sync_gaps(self) -> None:
+        if self.gaps.is_unsynced:
+            self.gaps.is_unsynced = False
+            self.syncing.replaced(self.gaps.path)
 
     def write_epochs(self, epochs: EpochCache) -> None:
         """Bring the epoch checkpoint up to date; it is synced together with the data that follows.

@@ -84,6 +84,18 @@ def _fault_in(header: RawHeader, records: memoryview, position: int, end: int) -
     return None
 
 
+def _last_base_in(records: memoryview, position: int) -> int:
+    """The base offset of the last batch from a leader that follows in order on the one at `position`."""
+    base = expected = -1
+    while position + HEADER_BYTES <= len(records):
+        header: RawHeader = _unpack_header(records, position)
+        if header[0] < expected or header[1] + LOG_OVERHEAD_BYTES < HEADER_BYTES:
+            break
+        base, expected = header[0], header[0] + header[6] + 1
+        position += header[1] + LOG_OVERHEAD_BYTES
+    return base
+
+
 class Log(LogState):
     """The log of one partition. Created by `Log.open`; used from one thread."""
 
@@ -269,6 +281,8 @@ class Log(LogState):
                 if first is None:
                     raise DamagedLogError(fault)
                 break
+            if header[0] > self.log_end_offset and header[0] > self.durability.gaps.below:
+                self.durability.permit_gaps(_last_base_in(records, position))
             self._append_batch_as_follower(records[position:end], header, now)
             first = header[0] if first is None else first
             position = end

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ottla.log.epochs import UNDEFINED_EPOCH, EpochCache
+from ottla.log.gaps import Gaps
 from ottla.log.segment import Segment, walk_headers
 from ottla.protocol.records.batch import LOG_OVERHEAD_BYTES
 
@@ -33,12 +34,20 @@ class Verified(NamedTuple):
 
 
 def verify_order(
-    segment: Segment, position: int, stop: int, offset: int, below: int, batches_max: int, epochs: EpochCache | None
+    segment: Segment,
+    position: int,
+    stop: int,
+    offset: int,
+    below: int,
+    batches_max: int,
+    epochs: EpochCache | None,
+    gaps: Gaps,
 ) -> Verified:
     """Walk from the batch at `position` to `stop`, and one batch beyond. The first batch contains `offset`, or begins
     after it.
 
-    All offsets must be below `below`. At most `batches_max` batches. `epochs`: the required leader epochs.
+    All offsets must be below `below`. At most `batches_max` batches. `epochs`: the required leader epochs. `gaps`: the
+    permitted ones.
     """
     end, expected = position, offset
     leap: tuple[int, int] | None = None  # the batch before, unless the one before it vouches for it: where, and offset
@@ -52,6 +61,8 @@ def verify_order(
             if leap is not None and base < expected:
                 return Verified(leap[0], leap[1], Fault(*leap, f"it claims the offsets up to {expected - 1}"))
             return Verified(at, expected, Fault(at, expected, f"it claims the offsets {base} to {last}"))
+        if base > expected and gaps.is_damage(base):
+            return Verified(at, expected, Fault(at, expected, f"the batches before offset {base} are missing"))
         if at >= stop or turn == batches_max:
             break
         if epochs is not None and header[2] != UNDEFINED_EPOCH:

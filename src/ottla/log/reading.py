@@ -104,17 +104,34 @@ def _locate(log: LogState, offset: int) -> tuple[Segment, int] | None:
     for at in range(max(bisect_right(log.bases, offset) - 1, 0), len(log.segments)):
         segment = log.segments[at]
         place, found, is_certain = segment.seek(offset)
+        start = segment.offset_index.lookup(offset)
         if not is_certain:  # perhaps only the index is damaged
-            place, found = 0, None
+            start, place, found = 0, 0, None
             for position, header in segment.walk(0):
                 if header[0] + header[6] >= offset:
-                    return segment, position
+                    place, found = position, header
+                    break
                 place = position + header[1] + LOG_OVERHEAD_BYTES
-            if place < segment.size:
+            if found is None and place < segment.size:
                 raise _damaged(segment, place, offset, "the offset is not in its place")
         if found is not None:
+            if found[0] > offset and log.durability.gaps.is_damage(found[0]):
+                why = f"the batches before offset {found[0]} are missing"
+                raise _damaged(segment, place, _end_before(log, at, start, place), why)
             return segment, place
     return None
+
+
+def _end_before(log: LogState, at: int, start: int, position: int) -> int:
+    """One past the last offset before the batch at `position` of this segment; `start`: of a batch before it, or 0."""
+    segment, end = log.segments[at], -1
+    for place, header in segment.walk(start):
+        if place >= position:
+            break
+        end = header[0] + header[6] + 1
+    if end < 0:
+        end = log.segments[at - 1].next_offset() if at else segment.base_offset
+    return max(end, log.log_start_offset)
 
 
 def _damaged(segment: Segment, position: int, offset: int, why: str) -> DamagedLogError:
@@ -130,17 +147,20 @@ def _verified(
     start, end = segment.verified
     if start <= position and wanted <= end:
         return None
-    below = _next_base(log, segment)
-    found = verify_order(segment, position, wanted, offset, below, BATCHES_VERIFIED_MAX, log.epochs)
+    below, gaps = _next_base(log, segment), log.durability.gaps
+    found = verify_order(segment, position, wanted, offset, below, BATCHES_VERIFIED_MAX, log.epochs, gaps)
+    whole_to = found.position - (found.fault is not None)  # what is wrong there must be found again
     if start <= position <= end:
-        segment.verified = (start, max(end, found.position))
-    elif found.position > position:
-        segment.verified = (position, found.position)
+        segment.verified = (start, max(end, whole_to))
+    elif whole_to > position:
+        segment.verified = (position, whole_to)
     if found.fault is not None and not with_epochs:  # of no concern to a consumer
-        found = verify_order(segment, position, wanted, offset, below, BATCHES_VERIFIED_MAX, None)
+        found = verify_order(segment, position, wanted, offset, below, BATCHES_VERIFIED_MAX, None, gaps)
     if found.fault is not None and found.position <= position:
         raise _damaged(segment, position, offset, f"the batch that belongs there is damaged: {found.fault.why}")
-    return None if found.position >= wanted else (found.position, found.next_offset)
+    if found.position >= wanted and found.fault is None:
+        return None
+    return found.position, found.next_offset
 
 
 def _stop_in(log: LogState, segment: Segment, limit: int) -> int:

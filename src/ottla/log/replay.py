@@ -38,7 +38,7 @@ class ReplacedError(Exception):
 class Replay:
     """One reading of one log. `next_offset`: everything below has been returned."""
 
-    __slots__ = ("_expected", "_leap", "_log", "_position", "_segment", "next_offset")
+    __slots__ = ("_expected", "_leap", "_log", "_position", "_segment", "_skipped", "next_offset")
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -49,6 +49,8 @@ class Replay:
         self._leap: tuple[int, int] | None = None
         """A batch behind a gap, and the offset before which all was returned. If the next batch begins too low, this
         one claimed too high an offset."""
+        self._skipped = False
+        """Whether damage before the next batch was skipped."""
 
     @property
     def done(self) -> bool:
@@ -81,7 +83,7 @@ class Replay:
                         raise UnreadableError(Damage(segment.file.path, *self._leap, end, fault))
                     raise self._unreadable(segment, fault)
                 self._leap = (position, self.next_offset) if header[0] > self._expected else None
-                self._position = position + len(batch)
+                self._position, self._skipped = position + len(batch), False
                 self._expected = header[0] + header[6] + 1
                 if self._expected > self.next_offset:
                     self.next_offset = self._expected
@@ -100,6 +102,7 @@ class Replay:
         """Continue behind the unreadable place: with the batch after it, or where the index has one."""
         segment = self._segment
         assert segment is not None
+        self._skipped = True
         if self._leap is not None:
             _, self._expected = self._leap  # it has been passed
             self.next_offset, self._leap = self._expected, None
@@ -108,6 +111,8 @@ class Replay:
         raw = segment.file.read(place, HEADER_BYTES)
         if len(raw) == HEADER_BYTES:
             header: RawHeader = HEADER.unpack(raw)
+            if header[0] > self.next_offset and self._begins_batch(segment, place):
+                return  # only the records before it are missing
             following = place + header[1] + LOG_OVERHEAD_BYTES
             if header[1] + LOG_OVERHEAD_BYTES >= HEADER_BYTES and (
                 following == segment.size or self._begins_batch(segment, following)
@@ -148,6 +153,8 @@ class Replay:
         last = header[0] + header[6]
         if header[0] < self._expected or header[6] < 0 or last >= end:
             return f"a batch claims the offsets {header[0]} to {last} where {self._expected} to {end - 1} belong"
+        if header[0] > self.next_offset and not self._skipped and self._log.durability.gaps.is_damage(header[0]):
+            return f"the batches before offset {header[0]} are missing"
         return None
 
     def _begins_batch(self, segment: Segment, position: int) -> bool:

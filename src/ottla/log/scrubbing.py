@@ -30,7 +30,7 @@ def scrubbing(log: LogState, note: Callable[[str], None] = lambda _: None) -> It
         segment, below, cuts = log.segments[at], log.bases_end(at), log.segments.compaction_epoch
         base = segment.base_offset
         beneath.mend_transactions(log, segment, note)
-        for found in checking(segment, below, log.epochs, joins=is_closed, interval=interval):
+        for found in checking(segment, below, log.epochs, log.durability.gaps, joins=is_closed, interval=interval):
             was_cut = log.segments.compaction_epoch != cuts and not (is_closed and segment is not log.active)
             if segment not in log.segments or was_cut:
                 break

@@ -126,6 +126,7 @@ def truncate_fully_and_start_at(log: LogState, offset: int, now: int) -> None:
     log.producers.clear(offset)
     log.offsets.restarted(offset)
     log.syncing.restarted(offset)
+    log.durability.cut_gaps(offset)
     log.durability.replayed(0)
     log.state_rebuilt()
     log.write_epochs()
@@ -142,6 +143,7 @@ def start_over(log: LogState) -> None:
     log.producers.clear(start)
     log.offsets.restarted(start)
     log.syncing.restarted(start)
+    log.durability.cut_gaps(start)
     log.durability.replayed(0)
     log.state_rebuilt()
     try:
@@ -174,5 +176,6 @@ def _begin_at(log: LogState, offset: int, now: int) -> None:
 def _cut_offsets(log: LogState, offset: int) -> None:
     log.offsets.truncated(offset)
     log.syncing.truncated(offset)
+    log.durability.cut_gaps(offset)
     log.segments.interrupt_compaction()
     cleanable.cut_checkpoint(log, offset)

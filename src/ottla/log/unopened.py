@@ -12,6 +12,7 @@ from ottla.log.answers import Isolation, ReadResult, StorageError, TimestampOffs
 from ottla.log.config import LogConfig
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
+from ottla.log.gaps import Gaps
 from ottla.log.index.offsets import IndexCache
 from ottla.log.log import Log
 from ottla.log.producers import ProducerState
@@ -43,6 +44,7 @@ class UnopenedLog(Log):
         loaded = Loaded(
             EpochCache(),
             ProducerState(0),
+            Gaps(files, directory),
             log_start_offset=log_start_offset,
             log_end_offset=end,
             recovery_point=recovery_point,

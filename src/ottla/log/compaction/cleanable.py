@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.log.checkpoints import CLEANER_OFFSET_FILE, CheckpointUnreadableError, encode_offsets, read_offsets
+from ottla.log.checkpoints import cleaner_path, encode_offsets, place_in, read_cleaned
 from ottla.log.config import LONG_MAX
 from ottla.log.segment import Segment
 from ottla.log.state import LogState
@@ -78,7 +78,7 @@ def cleaned_to(log: LogState) -> int:
     """The offset at which the last compaction ended, 0 if there was none."""
     known = log.segments.cleaned_to
     if known is None:
-        known = _read(log).get(_key(log), 0)
+        known = read_cleaned(log.files, log.directory).get(place_in(log.directory), 0)
         log.segments.cleaned(known)
     return known
 
@@ -86,8 +86,8 @@ def cleaned_to(log: LogState) -> int:
 def write_checkpoint(log: LogState, offset: int) -> None:
     """A compaction ended at `offset`. Raises OSError."""
     log.segments.cleaned(offset)
-    offsets = _read(log)
-    offsets[_key(log)] = offset
+    offsets = read_cleaned(log.files, log.directory)
+    offsets[place_in(log.directory)] = offset
     _write(log, offsets)
 
 
@@ -99,29 +99,11 @@ def cut_checkpoint(log: LogState, offset: int) -> None:
 
 def forget_checkpoint(log: LogState) -> None:
     """The partition is deleted; another one of its name starts from nothing."""
-    if not log.files.exists(_path(log)):
-        return
-    offsets = _read(log)
-    if offsets.pop(_key(log), None) is not None:
+    offsets = read_cleaned(log.files, log.directory)
+    if offsets.pop(place_in(log.directory), None) is not None:
         _write(log, offsets)
-
-
-def _key(log: LogState) -> tuple[str, int]:
-    topic, _, partition = log.directory.rpartition("/")[2].rpartition("-")
-    return topic, int(partition)
-
-
-def _path(log: LogState) -> str:
-    return f"{log.directory.rpartition('/')[0]}/{CLEANER_OFFSET_FILE}"
-
-
-def _read(log: LogState) -> dict[tuple[str, int], int]:
-    try:
-        return read_offsets(log.files, _path(log)) or {}
-    except CheckpointUnreadableError:
-        return {}
 
 
 def _write(log: LogState, offsets: dict[tuple[str, int], int]) -> None:
     # Not durable: a lost line only means that a compaction is done again.
-    log.files.write_atomically(_path(log), encode_offsets(offsets), durable=False)
+    log.files.write_atomically(cleaner_path(log.directory), encode_offsets(offsets), durable=False)

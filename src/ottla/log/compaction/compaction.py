@@ -17,6 +17,8 @@ them).
 A damaged or undecodable batch stays as it is and removes no other record. If a segment can't be walked to its end, its
 group stays as it is. Both are reported to `notes`; the rest of the log is compacted.
 
+If batches are missing, the compaction ends: the gap must not be mistaken for one that compaction has made.
+
 A crash is safe at any step. The new segment is named `.cleaned` until it is complete and synced. Renaming its `.log` to
 `.swap`, and syncing that name, is the decision. From then on a restart completes the rest (recovery/): old segments are
 renamed to `.deleted`, and `.swap` to its final name. The log, readers and appends see only whole segments, replaced in
@@ -62,7 +64,7 @@ class DamagedRecordsError(Exception):
 
 
 class CompactionAbortedError(Exception):
-    """The log changed during the compaction; only complete segments were replaced."""
+    """The log changed during the compaction, or lacks records; only complete segments were replaced."""
 
 
 class Compaction:
@@ -174,12 +176,16 @@ class Compaction:
                 self._latest = end - 1  # the second pass reports it; the damaged part removes no record
 
     def _walk(self, segment: Segment, start: int) -> Iterator[tuple[RawHeader, memoryview]]:
-        """The segment's batches from position `start` on. Raises DamagedRecordsError if the bytes are not a batch."""
+        """The segment's batches from position `start` on. Raises DamagedRecordsError if the bytes are not a batch, and
+        CompactionAbortedError if batches are missing."""
         expected, end, walked = segment.base_offset, self._end_of(segment), start
         for position, header, batch in walk_batches(segment.file, start, segment.size):
             last = header[0] + header[6]
             if header[0] < expected or header[6] < 0 or last >= end:
                 break
+            if header[0] > expected and not position == start > 0 and self.log.durability.gaps.is_damage(header[0]):
+                self._notes(f"{segment.file.path}: lacks the offsets {expected} to {header[0] - 1}; not compacted")
+                raise CompactionAbortedError
             expected, walked = last + 1, position + len(batch)
             yield header, batch
         if walked < segment.size:
@@ -228,6 +234,7 @@ class Compaction:
         try:
             yield from self._copy(group, cleaned, transactions)
             cleaned.close_for_appends()
+            yield from self._permit_gaps(group)
             names = log.files.directory(log.directory)
             for file in [cleaned.file, *cleaned.dirty_index_files(), names]:
                 yield from self._synced(file)
@@ -242,6 +249,18 @@ class Compaction:
             self._undo(cleaned)
             raise
         self._replace(group, cleaned)
+
+    def _permit_gaps(self, group: list[Segment]) -> Iterator[Syncable]:
+        """Permit gaps up to the end of this group, before it has them. Raises OSError."""
+        durability, end = self.log.durability, self._end_of(group[-1])
+        if end <= durability.gaps.below:
+            return
+        durability.permit_gaps(end)
+        file = self.log.files.open(durability.gaps.path)
+        try:
+            yield from self._synced(file)
+        finally:
+            file.close()
 
     def _undo(self, cleaned: Segment) -> None:
         with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ class What(Enum):
     HEAD = "head"
     """The log begins above the offset at which it should begin: its first segments are missing."""
     MIDDLE = "middle"
-    """Records are missing between two segments. Compaction leaves no such gap."""
+    """Records are missing between two segments or batches. No compaction has left this gap."""
     ALL = "all"
     """No segment is left of a log that had records."""
     DAMAGED = "damaged"
@@ -59,6 +59,11 @@ class Found:
     def add(self, what: What, sentence: str, *, first: int, end: int = -1, size: int = 0) -> None:
         self.findings.append(Finding(what, first, end, size, sentence))
         self._note(sentence)
+
+    def add_gap(self, path: str, first: int, end: int) -> None:
+        """Batches are missing in this segment, and no compaction has removed them."""
+        sentence = f"{path}: lacks the offsets {first} to {end - 1}, which no compaction has removed."
+        self.add(What.MIDDLE, sentence, first=first, end=end)
 
     @property
     def damaged_from(self) -> int | None:

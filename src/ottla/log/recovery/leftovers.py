@@ -88,7 +88,7 @@ class Leftovers:
         base = int(stem)
         swap = Segment(self.files, self.directory, base, self.cache, now=self.now, create=False, suffix=SWAP_SUFFIX)
         # A power cut may have torn its index, which is made again from it.
-        checked = checking(swap, base + RELATIVE_OFFSET_MAX, EpochCache(), joins=False, indexed=False)
+        checked = checking(swap, base + RELATIVE_OFFSET_MAX, EpochCache(), None, joins=False, indexed=False)
         damage = next((each for each in checked if isinstance(each, Damage)), None)
         swap.close()
         if damage is None:

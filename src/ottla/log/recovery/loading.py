@@ -8,6 +8,7 @@ from ottla.log.checkpoints import LEADER_EPOCH_FILE
 from ottla.log.config import LogConfig
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
+from ottla.log.gaps import Gaps
 from ottla.log.index.offsets import IndexCache
 from ottla.log.left import Left, checksum_of
 from ottla.log.names import FSYNC_FAILED_FILE
@@ -29,6 +30,7 @@ class Loaded:
 
     epochs: EpochCache
     producers: ProducerState
+    gaps: Gaps
     segments: list[Segment] = field(default_factory=list[Segment])
     snapshots: list[int] = field(default_factory=list[int])
     deletions: list[str] = field(default_factory=list[str])
@@ -63,7 +65,8 @@ def load(
     left: Left | None = None,
 ) -> Loaded:
     """Find the log in `directory` and repair it. Raises OSError."""
-    loaded = Loaded(EpochCache(), ProducerState(producer_id_expiration_ms), wall=wall, found=Found(note))
+    epochs, producers = EpochCache(), ProducerState(producer_id_expiration_ms)
+    loaded = Loaded(epochs, producers, Gaps(files, directory, log_start_offset), wall=wall, found=Found(note))
     known = Known(recovery_point, log_start_offset if start_known else None, high_watermark, left)
     loaded.log_start_offset = loaded.log_end_offset = loaded.recovery_point = log_start_offset
     loaded.producers.end_offset = log_start_offset
@@ -71,15 +74,18 @@ def load(
         _look_for_losses(loaded, directory, config, known, clean=clean_shutdown)
         return loaded
     loaded.on_disk = True
-    found = SegmentRecovery(files, directory, config, cache, now, note, loaded.found)
+    gaps = loaded.gaps = Gaps.read(files, directory, note)
+    found = SegmentRecovery(files, directory, config, cache, now, note, loaded.found, gaps)
     try:
         names = Leftovers(files, directory, cache, now, note, loaded.found).clear(files.listdir(directory))
-        found.open(names)
         in_doubt = interrupted or FSYNC_FAILED_FILE in names
         clean = clean_shutdown and not in_doubt
         power_cut = not clean and (interrupted or not same_boot)
         # After a clean stop or a power cut, what is read is on the disk. Otherwise it may be in memory only.
         loaded.killed = not clean and (interrupted or same_boot)
+        if power_cut:
+            found.gaps_in_doubt_from = recovery_point
+        found.open(names)
         write_again = (write_again or in_doubt) and loaded.killed
         if clean:
             found.find_end()
@@ -90,6 +96,7 @@ def load(
         start = loaded.log_start_offset = found.reconcile_start(log_start_offset, high_watermark)
         end = loaded.log_end_offset = found.end_offset
         loaded.segments = found.segments
+        gaps.cut(end)
         _look_for_losses(loaded, directory, config, known, clean=clean)
         loaded.recovery_point = min(recovery_point, end) if loaded.killed and not write_again else end
         # Epochs are written with the first append of each. A power cut may lose the epoch and leave the batch.
@@ -114,10 +121,10 @@ def _look_for_losses(loaded: Loaded, directory: str, config: LogConfig, known: K
     found, segments, end = loaded.found, loaded.segments, loaded.log_end_offset
     if clean and known.left is not None:
         if not missing.is_as_left(segments, end, known.left):
-            missing.compare_with_left(found, directory, segments, end, known.left)
+            missing.compare_with_left(found, directory, segments, end, known.left, loaded.gaps)
         return
     missing.look_at_ends(found, directory, segments, end, known, config)
-    missing.look_for_gaps(found, segments)
+    missing.look_for_gaps(found, segments, loaded.gaps)
 
 
 def _load_epochs(

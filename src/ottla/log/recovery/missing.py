@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ottla.log.config import LogConfig
 from ottla.log.epochs import EpochCache
+from ottla.log.gaps import Gaps
 from ottla.log.left import Left, checksum_of_tail
 from ottla.log.recovery.found import Found, What
 from ottla.log.segment import Segment, walk_batches
@@ -77,10 +78,10 @@ def look_at_first_epoch(
         _report_head(found, directory, max(known.start or 0, earliest[1]), first)
 
 
-def look_for_gaps(found: Found, segments: list[Segment]) -> None:
-    """Report where segments do not join, and where the last batches of a closed one are damaged."""
+def look_for_gaps(found: Found, segments: list[Segment], gaps: Gaps) -> None:
+    """Report where segments do not join, and where the last batches of a closed one are damaged or missing."""
     for segment, following in pairwise(segments):
-        end, walked_to = _end_of(segment)
+        end, walked_to = _end_of(segment, following.base_offset, found, gaps)
         path = f"{segment.path}.log"
         if walked_to < segment.size:
             sentence = f"{path}: is damaged behind offset {end - 1}: no batch begins at position {walked_to}."
@@ -93,11 +94,15 @@ def look_for_gaps(found: Found, segments: list[Segment]) -> None:
             found.add(What.DAMAGED, sentence, first=segment.base_offset, end=following.base_offset)
 
 
-def _end_of(segment: Segment) -> tuple[int, int]:
-    """One past the last offset of a closed segment, and the position where its last sound batch ends."""
+def _end_of(segment: Segment, below: int, found: Found, gaps: Gaps) -> tuple[int, int]:
+    """One past the last offset of a closed segment, and the position where its last sound batch ends. Reports gaps
+    behind the last index entry, which end below `below`."""
     last = segment.offset_index.last_on_disk()
     walked_to, end = last[1] if last else 0, segment.base_offset
+    indexed_at = last[1] if last else -1
     for position, header in segment.walk(walked_to):
+        if end < header[0] < below and position != indexed_at and gaps.is_damage(header[0]):
+            found.add_gap(segment.file.path, end, header[0])
         end, walked_to = header[0] + header[6] + 1, position + header[1] + LOG_OVERHEAD_BYTES
     return end, walked_to
 
@@ -113,14 +118,14 @@ def is_as_left(segments: list[Segment], end: int, left: Left) -> bool:
     )
 
 
-def compare_with_left(found: Found, directory: str, segments: list[Segment], end: int, left: Left) -> None:
+def compare_with_left(found: Found, directory: str, segments: list[Segment], end: int, left: Left, gaps: Gaps) -> None:
     """Report how the files of a log differ from what the last clean stop left. Raises OSError."""
     before = len(found.findings)
     if segments:
         first = segments[0].base_offset
         if first > left.start:
             _report_head(found, directory, left.start, first)
-        look_for_gaps(found, segments)
+        look_for_gaps(found, segments, gaps)
         _look_at_tail(found, segments[-1])
     if end < left.end and segments:
         sentence = f"{directory}: ends at offset {end}, but the last clean stop left it with an end of {left.end}."

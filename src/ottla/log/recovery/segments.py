@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import Final
 
 from ottla.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE
-from ottla.log.config import LogConfig
+from ottla.log.config import LONG_MAX, LogConfig
 from ottla.log.files import File, FileSystem
+from ottla.log.gaps import GAPS_FILE, Gaps
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
 from ottla.log.names import INDEX_SUFFIXES, is_log, offset_in
 from ottla.log.recovery.found import Found, What
@@ -35,6 +36,7 @@ class SegmentRecovery:
         now: int,
         note: Callable[[str], None],
         found: Found,
+        gaps: Gaps,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -43,6 +45,9 @@ class SegmentRecovery:
         self.now = now
         self.note = note
         self.found = found
+        self.gaps = gaps
+        self.gaps_in_doubt_from = LONG_MAX
+        """Gaps that end above may have lost their mark in a power cut."""
         self.segments: list[Segment] = []
         self.end_offset = 0
 
@@ -94,11 +99,8 @@ class SegmentRecovery:
                 segment.offset_index.cut(0)
             elif write_again:
                 segment.offset_index.truncate_to(recovery_point)
-            below = (
-                segments[at + 1].base_offset if at + 1 < len(segments) else segment.base_offset + RELATIVE_OFFSET_MAX
-            )
             whole_from = reached if at + 1 == len(segments) else 0
-            end = self._check_batches(segment, recovery_point if power_cut else 0, below, whole_from)
+            end = self._check_batches(segment, recovery_point if power_cut else 0, self._below(segment), whole_from)
             if end < segment.size:
                 self._cut(segment, end, segments[at + 1 :])
                 break
@@ -111,6 +113,11 @@ class SegmentRecovery:
                 segment.offset_index.deactivate()
         self.end_offset = self._resume(segments[-1])
 
+    def _below(self, segment: Segment) -> int:
+        """The offset below which all of the segment's are."""
+        at = self.segments.index(segment) + 1
+        return self.segments[at].base_offset if at < len(self.segments) else segment.base_offset + RELATIVE_OFFSET_MAX
+
     def write_again(self, recovery_point: int) -> None:
         """Write everything above the recovery point again, so that it reaches the disk; `repair` has checked it."""
         written = 0
@@ -121,7 +128,7 @@ class SegmentRecovery:
                 written += segment.size - found[0]
         if written:
             for name in self.files.listdir(self.directory):
-                if name in (PARTITION_METADATA_FILE, LEADER_EPOCH_FILE):
+                if name in (PARTITION_METADATA_FILE, LEADER_EPOCH_FILE, GAPS_FILE):
                     path = f"{self.directory}/{name}"
                     self.files.write_atomically(path, self.files.read_bytes(path))
             self.files.sync_directory(self.directory)
@@ -189,8 +196,8 @@ class SegmentRecovery:
         """The batches from position `start` on whose offsets rise and lie below `below`. No checksum covers a batch's
         base offset: one that comes after a gap, and is followed by lower offsets, claims too high ones and is left out;
         so it is where what follows it is no batch, unless compaction may have made the gap. The last batch behind a gap
-        is reported, in a compacted log only if the log ends below `whole_from`: it has lost records anyway. A segment
-        without a gap begins with the batch that it is named after."""
+        is reported, in a compacted log only if the log ends below `whole_from`: it has lost records anyway. So is a gap
+        that nothing explains. A segment without a gap begins with the batch that it is named after."""
         before: tuple[int, RawHeader] | None = None
         expected, gap_from, end = segment.base_offset, -1, start
         is_vouched = start > 0  # by the index entry that points to it
@@ -201,18 +208,36 @@ class SegmentRecovery:
                     yield before
                 return
             if before is not None:
+                self._look_at_gap(segment, gap_from, before[1][0])
                 yield before
             gap_from = expected if base > expected and not is_vouched else -1
             is_vouched = False
             before, expected, end = (position, header), last_offset + 1, position + header[1] + LOG_OVERHEAD_BYTES
-        is_unlikely = gap_from >= 0 and (not self.config.compacted or expected < whole_from)
-        if before is None or (is_unlikely and end < segment.size):
+        if before is None:
+            return
+        base = before[1][0]
+        is_lost = self._is_lost(gap_from, base)
+        is_unlikely = gap_from >= 0 and (not self.config.compacted or expected < whole_from or is_lost)
+        if is_unlikely and end < segment.size:
             return
         yield before
         if is_unlikely:
-            base = before[1][0]
             sentence = f"{segment.file.path}: the last batch claims offset {base}, behind a gap."
             self.found.add(What.DAMAGED, sentence, first=gap_from)
+
+    def _is_lost(self, gap_from: int, gap_end: int) -> bool:
+        """Whether there is a gap, and its records are lost. After a power cut, a gap above the recovery point is
+        permitted from now on. Raises OSError."""
+        if not 0 <= gap_from < gap_end or not self.gaps.is_damage(gap_end):
+            return False
+        if gap_end > self.gaps_in_doubt_from:
+            self.gaps.permit(gap_end, durable=True)
+            return False
+        return True
+
+    def _look_at_gap(self, segment: Segment, gap_from: int, gap_end: int) -> None:
+        if self._is_lost(gap_from, gap_end):
+            self.found.add_gap(segment.file.path, gap_from, gap_end)
 
     def _cut(self, segment: Segment, end: int, later: list[Segment]) -> None:
         lost, torn = segment.size - end, not later and self._is_part_of_a_batch(segment, end)
@@ -278,7 +303,11 @@ class SegmentRecovery:
         self.note(f"{segment.file.path}: rebuilt its indexes, because {why}.")
         segment.begin_indexes_anew(self.cache)
         segment.begin_resume()
+        expected, below = segment.base_offset, self._below(segment)
         for position, header in segment.walk(0, chunk=REPLAY_CHUNK_BYTES):
+            if header[0] < below:
+                self._look_at_gap(segment, expected, header[0])
+            expected = header[0] + header[6] + 1
             segment.note_batch(
                 position,
                 header[1] + LOG_OVERHEAD_BYTES,
