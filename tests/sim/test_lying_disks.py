@@ -16,11 +16,13 @@ from ottla.broker.topics.opening import Logs
 from ottla.broker.upkeep.identity import StartRefusedError
 from ottla.broker.upkeep.scrubs import Scrubs
 from ottla.log.answers import DamagedLogError
+from ottla.log.gaps import Gaps
 from ottla.metadata.image import MetadataDelta, delta_since
 from ottla.metadata.nodes import NodeState
 from ottla.metadata.row_kinds import Row
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, partition_of
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
+from ottla.protocol.records.batch import iter_batches
 from ottla.replica.copy_status import ReplicaCopy
 from ottla.sim.clients.replicated import LogReader
 from ottla.sim.kernel.disk import Disk, SimFile
@@ -510,6 +512,14 @@ def assert_files_are_whole(cluster: ElectedCluster, node_id: int) -> None:
             assert len(disk.content(f"{segment.path}.log")) == segment.size, segment.path
 
 
+def copy_earlier_over(cluster: ElectedCluster, node_id: int) -> None:
+    """Put an earlier copy of the newest segment over it; the next batch comes behind a gap."""
+    disk = cluster.hosts[node_id].disk
+    content = disk.content(LOG)
+    places = [position for _, position in iter_batches(content)]
+    disk.overwrite(LOG, content[: places[len(places) // 2]])
+
+
 def spoiled_beneath(harm: str, *, leads: bool) -> None:
     """The files of a node are spoiled while it runs; each log is scrubbed once after that."""
     cluster = ElectedCluster(7, settings=SCRUBBING)
@@ -557,6 +567,40 @@ def test_only_a_comparison_with_the_directory_notices_files_that_are_gone(monkey
     monkeypatch.setattr(SimFile, "is_in_place", lambda _: True)
     with pytest.raises((AssertionError, FileNotFoundError)):
         spoiled_beneath("replace", leads=False)
+
+
+def replaced_beneath_and_killed() -> None:
+    """An earlier copy of the newest segment is put over it; the node appends behind it and is killed. When it is in
+    sync again, all others die."""
+    cluster = running(7)
+    leader = cluster.leader()
+    assert leader is not None
+    spoilt = min({1, 2, 3} - {leader})
+    cluster.hosts[spoilt].disk.settle_everything()
+    for checker in cluster.checkers:
+        checker.liars.add(spoilt)
+        checker.lost_power(spoilt, in_sync_too=True)
+    copy_earlier_over(cluster, spoilt)
+    cluster.until(more_is_acknowledged(cluster, 20))
+    cluster.kill(spoilt)
+    cluster.begin(spoilt)
+    cluster.until(lambda: cluster.states() == {NodeState.ACTIVE} and cluster.is_whole())
+    for node_id in {1, 2, 3} - {spoilt}:
+        cluster.kill(node_id)
+    cluster.run(3_000)
+    for node_id in {1, 2, 3} - {spoilt}:
+        cluster.begin(node_id)
+    cluster.settle()
+
+
+def test_a_start_notices_an_earlier_copy_that_the_node_has_appended_to() -> None:
+    replaced_beneath_and_killed()
+
+
+def test_the_checkers_notice_a_gap_that_counts_as_one_of_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gaps, "is_damage", lambda *_: False)
+    with pytest.raises(InvariantError):
+        replaced_beneath_and_killed()
 
 
 def trust_every_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,9 @@ def check_files(log: Log) -> None:
         faults += [each] if isinstance(each, Damage) else []
     for at, segment in enumerate(log.segments):
         is_closed, interval = segment is not log.active, log.config.index_interval_bytes
-        checked = checking(segment, log.bases_end(at), log.epochs, log.durability.gaps, joins=is_closed, interval=interval)
+        checked = checking(
+            segment, log.bases_end(at), log.epochs, log.durability.gaps, joins=is_closed, interval=interval
+        )
         faults += [each for each in checked if not isinstance(each, int)]
         faults += [segment.path] * (not segment.txn_index.is_as_written)
     if faults:
