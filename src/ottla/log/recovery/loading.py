@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ottla.log.checkpoints import LEADER_EPOCH_FILE
-from ottla.log.config import LogConfig
+from ottla.log.config import LONG_MAX, LogConfig
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
 from ottla.log.gaps import Gaps
@@ -83,8 +83,7 @@ def load(
         power_cut = not clean and (interrupted or not same_boot)
         # After a clean stop or a power cut, what is read is on the disk. Otherwise it may be in memory only.
         loaded.killed = not clean and (interrupted or same_boot)
-        if power_cut:
-            found.gaps_in_doubt_from = recovery_point
+        found.gaps_in_doubt_from = recovery_point if power_cut else LONG_MAX
         found.open(names)
         write_again = (write_again or in_doubt) and loaded.killed
         if clean:
