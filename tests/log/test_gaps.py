@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.log.answers import Damage, DamagedLogError
+from ottla.log.beneath import comparing
 from ottla.log.checkpoints import CLEANER_OFFSET_FILE
 from ottla.log.compaction.compaction import Compaction
 from ottla.log.config import LogConfig
@@ -250,3 +251,16 @@ def test_without_the_file_gaps_count_from_the_present_end_on(octets: bytes | Non
     replace_active(files, log, 35)
     append(log, 50)
     assert set(found(again(files, **KILLED))) == {(What.MIDDLE, 35, 40)}
+
+
+@pytest.mark.parametrize("octets", [None, b"0\n1\n9 1\n"], ids=["none", "wrong checksum"])
+def test_a_scrub_writes_the_file_again(octets: bytes | None) -> None:
+    files = disk()
+    log = compacted(files)
+    files.settle_everything()
+    before = files.content(PATH)
+    files.put(PATH, octets)
+    notes: list[str] = []
+    assert not [each for each in comparing(log, notes.append, NOW) if isinstance(each, Damage)]
+    assert files.content(PATH) == before
+    assert len(notes) == 1
