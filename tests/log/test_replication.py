@@ -119,11 +119,17 @@ def test_an_empty_follower_restarts_at_a_batch_that_straddles_its_end() -> None:
         follower.append_as_follower(batch(b"a", base_offset=10, partition_leader_epoch=3), now=NOW)
 
 
+def gaps_in(log: Log) -> list[int]:
+    """Where records are missing between segments: a power cut may keep a later one of those that were dropped."""
+    return [finding.first for finding in log.found.findings if finding.what is What.MIDDLE]
+
+
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power cut"])
 @pytest.mark.parametrize("offset", [0, 3, 4, 11, 12, 20])
 def test_a_log_that_is_emptied_stands_at_its_old_end_or_at_its_new_start(offset: int, power: bool) -> None:
     """However it dies meanwhile: a log that begins anew gives offsets that others had."""
     for step in itertools.count(1):
+        done = False
         for seed in range(10):
             files = disk(100 * step + seed)
             log = open_log(files)
@@ -143,8 +149,7 @@ def test_a_log_that_is_emptied_stands_at_its_old_end_or_at_its_new_start(offset:
             files.crash() if power else files.kill()
             point = log.recovery_point if done else 12
             again = open_log(files, clean_shutdown=False, same_boot=not power, recovery_point=point)
-            for gap in [each.first for each in again.found.findings if each.what is What.MIDDLE]:
-                again.truncate_to(gap, now=NOW)
+            again.truncate_to(min([again.log_end_offset, *gaps_in(again)]), now=NOW)
             found = [int(value or b"") for value in values(again)]
             assert not (done and found), (step, seed)
             assert again.log_end_offset in {offset, *(number + 1 for number in found[-1:])}, (step, seed)
