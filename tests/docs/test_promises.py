@@ -339,6 +339,13 @@ PROMISES: dict[str, dict[str, list[str]]] = {
             f"{ELECTED}::test_a_leader_that_stops_cleanly_is_missed_for_a_moment_only",
             f"{ELECTED}::test_a_leader_stops_when_everybody_knows_who_leads_instead",
         ],
+        "Drain and remove a dead node in the same way": [
+            f"{NODES}::test_a_node_that_is_down_and_holds_replicas_is_kept"
+        ],
+        "other nodes take over its partitions within a few tenths of a second": [
+            f"{ELECTED}::test_a_leader_that_is_killed_is_missed_for_a_moment_only",
+            "server/test_replication.py::test_the_leader_is_killed_and_nothing_acknowledged_is_lost",
+        ],
         "for at most 250 ms": ["broker/test_members.py::test_nobody_waits_long_for_the_next_leader"],
         "closes the connections of the node's clients and every new one": [
             f"{WATCHDOG}::test_a_node_that_stands_still_is_hung_up_on_and_goes_on_when_it_wakes"
@@ -358,6 +365,12 @@ PROMISES: dict[str, dict[str, list[str]]] = {
         ],
         "Restore a backup into an empty directory while the node is stopped": [
             "server/test_metadata_store.py::test_a_backup_of_a_stopped_node_is_complete"
+        ],
+        "Nodes of two successive versions work together": [
+            f"{UPGRADE}::test_two_versions_serve_together",
+            f"{UPGRADE}::test_the_previous_version_reads_the_rows_of_this_one",
+            "broker/test_other_versions.py::"
+            "test_a_directory_in_which_an_earlier_version_ran_is_not_taken_for_an_older_copy",
         ],
         "accepts writes again by itself": [f"{STORAGE}::test_a_full_disk_passes"],
         "a lack of descriptors ends by itself too": ["sim/test_bounds.py::test_a_lack_of_descriptors_passes"],
