@@ -1,6 +1,7 @@
 """A start finds out that a log is gone, also if it was lost before the first checkpoint of its high watermark."""
 
 import errno
+import random
 import shutil
 from pathlib import Path
 from typing import NoReturn
@@ -8,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from ottla.broker.cluster.membership import Membership
-from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK
+from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK, LOG_START
 from ottla.broker.upkeep.written import WRITTEN_FILE, decoded
 from ottla.log.checkpoints import encode_offsets
 from ottla.log.files import DiskFile
@@ -85,6 +86,29 @@ def test_a_cut_or_a_flipped_bit_in_the_file_is_noticed(pair: NodePair) -> None:
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ValueError, match="damaged"):
             decoded(bytes(flipped), may_be_torn=False)
+
+
+def test_a_flipped_bit_in_any_small_file_hides_no_record(pair: NodePair) -> None:
+    stage, rng = pair.stages[2], random.Random(1)
+    for _ in range(4):
+        pair.stages[1].append("t")
+    for each in pair.stages.values():
+        each.node.replicas.by_name["t"].partitions[0].log.delete_records_before(1)
+    pair.run(70_000)
+    pair.run(500)
+    directory = Path(stage.directory)
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    small = [path for path in files if not path.name.startswith("0")]  # no segment, and nothing beside one
+    assert {"meta.properties", LOG_START, HIGH_WATERMARK, WRITTEN_FILE} <= {path.name for path in small}
+    for path in small * 3:
+        stage.end(clean=False)
+        octets = bytearray(path.read_bytes())
+        bit = rng.randrange(8 * len(octets))
+        octets[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(octets)
+        stage.start()
+        log = stage.node.replicas.by_name["t"].partitions[0].log
+        assert (log.log_start_offset <= 1, log.log_end_offset) == (True, 5), (path, bit)
 
 
 def test_a_power_cut_may_tear_the_newest_line(pair: NodePair) -> None:
