@@ -34,7 +34,7 @@ REMOVED, ELECTIONS, WATCHDOG = (
 )
 LOCKS, STORE, ZOOKEEPER = "server/test_directory.py", "metadata/test_damage.py", "server/test_zookeeper_cluster.py"
 UPGRADE, RECOVERY, NODES = "crash/test_upgrade_cluster.py", "log/test_recovery.py", "cli/test_nodes.py"
-UNDER = "log/test_beneath.py"
+UNDER, GAPS = "log/test_beneath.py", "log/test_gaps.py"
 
 ROWS: dict[str, dict[str, list[str]]] = {
     DURABILITY: {
@@ -68,8 +68,10 @@ ROWS: dict[str, dict[str, list[str]]] = {
             f"{SCRUBS}::test_a_damaged_batch_that_a_new_replica_asks_for_is_said_on_both_nodes",
             f"{LYING}::test_a_coordinator_with_a_damaged_log_gives_way_and_copies_it_again",
         ],
-        "a flipped bit in `leader-epoch-checkpoint`, `partition.metadata`, `meta.properties`, `.metadata-seen` or a "
-        "checkpoint": [
+        "a flipped bit in `leader-epoch-checkpoint`, `partition.metadata`, `gaps-below`, `meta.properties`, "
+        "`.metadata-seen` or a checkpoint": [
+            f"{GAPS}::test_without_the_file_gaps_count_from_the_present_end_on",
+            f"{GAPS}::test_a_scrub_writes_the_file_again",
             f"{FOUND}::test_a_flipped_bit_in_the_epoch_checkpoint_changes_no_epoch",
             f"{FOUND_LOGS}::test_flipped_bits_in_the_name_of_a_topics_id_are_mended",
             f"{DIRECTORIES}::test_properties_that_a_disk_has_damaged_are_written_again",
@@ -87,6 +89,11 @@ ROWS: dict[str, dict[str, list[str]]] = {
             f"{RECOVERY}::test_damaged_indexes_are_rebuilt",
             "log/test_damage.py::test_a_damaged_index_misleads_no_truncation",
             "log/test_damage.py::test_a_damaged_time_index_deletes_no_segment",
+        ],
+        "an earlier copy of a segment is put over the newer one, or a segment is cut, and the node appends behind it": [
+            f"{GAPS}::test_a_start_finds_what_an_older_copy_of_the_newest_segment_lacks",
+            f"{GAPS}::test_scrubbing_finds_it",
+            f"{GAPS}::test_no_reader_continues_behind_it",
         ],
         "a segment that another process cuts or overwrites while the node runs": [
             BENEATH,
