@@ -292,3 +292,17 @@ def test_a_segment_that_is_cut_below_one_header_has_no_first_timestamp() -> None
     assert segment.rolling_timestamp() == -1
     assert (log.log_end_offset, segment.size) == (0, 0), "nothing whole is left"
     assert put(log, batch(b"c")) == 0
+
+
+def test_a_log_without_segments_creates_its_directory_again() -> None:
+    files = disk()
+    log = open_log(files)
+    put(log, batch(b"a"))
+    log.close(NOW)
+    files.unlink(f"{DIRECTORY}/{0:020d}.log")
+    again = open_log(files)
+    assert not again.segments
+    files.rmtree(DIRECTORY)
+    assert put(again, batch(b"b")) == 0
+    again.close(NOW)
+    assert offsets(records(open_log(files))) == [0]

@@ -83,8 +83,9 @@ class Durability:
         return f"{self._directory}/{LEADER_EPOCH_FILE}"
 
     def make_directory(self, topic_id: bytes) -> None:
-        """Create the directory of a new log, with its identity. Raises OSError."""
-        if not self.on_disk:
+        """Create the directory of a log without segments, with its identity. It may have been removed since the log was
+        opened. Raises OSError."""
+        if not (self.on_disk and self._files.exists(self._directory)):
             self._files.makedirs(self._directory)
             self.syncing.born(write_partition_metadata(self._files, self._directory, topic_id))
             self.write_gaps()
