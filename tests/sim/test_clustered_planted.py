@@ -161,12 +161,12 @@ def plant_sessions_without_an_end(patch: Patch) -> None:
 
 PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_coordinators_that_begin_empty, "cluster-transactions", 1, "nobody will end"),
-    (plant_coordinators_that_begin_empty, "cluster-groups", 11, "and somebody was in 3 before"),
+    (plant_coordinators_that_begin_empty, "cluster-groups", 3, "and somebody was in 3 before"),
     (plant_ids_that_are_forgotten_and_not_written_down, "cluster-transactions", 0, "14: "),
     (plant_a_last_stable_offset_that_goes_back, "cluster-transactions", 0, "goes back"),
     (transactions.plant_a_beginning_that_is_answered_and_forgotten, "cluster-transactions", 3, "answers 48"),
     (transactions.plant_producer_ids_that_are_given_out_again, "cluster-transactions", 1, "belongs to"),
-    (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 3, "never committed"),
+    (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 0, "never committed"),
     (transactions.plant_epochs_without_an_end, "cluster-transactions", 23, "was given to another"),
     (
         transactions.plant_an_epoch_that_is_shut_out_while_markers_are_outstanding,
@@ -176,7 +176,7 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     ),
     (plant_coordinators_that_forget_who_comes_next, "cluster-transactions", 103, "goes on; its coordinator has"),
     (groups.plant_everything_is_free, "cluster-groups", 5, "has and must not lose yet"),
-    (plant_acknowledgements_that_are_not_remembered, "cluster-share", 1, "it was done as number"),
+    (plant_acknowledgements_that_are_not_remembered, "cluster-share", 3, "it was done as number"),
     (plant_compaction_of_what_is_not_stable, "cluster-transactions", 2, "which is committed, while the newest"),
     (plant_compaction_that_drops_the_newest, "cluster-transactions", 0, "which is committed, while the newest"),
     (plant_markers_that_go_before_their_data, "cluster-transactions", 1, "without the marker"),

@@ -155,12 +155,11 @@ class LaneClient(KafkaClient):
         return chosen
 
     def _overtakes(self, lane: Lane, parcel: BatchInFlight) -> bool:
-        """Whether the first batch of the lane's producer id is in flight to a different node than this batch's, or to
-        one that is not known to lead. A leader that does not know the id accepts any first batch, and then refuses an
-        earlier one (KAFKA-14359); a node that refuses the first one may lead when the next arrives."""
-        first, leader = lane.parcels[0], self.leader_of(lane)
-        is_first_in_doubt = first.at != leader or (leader is None and self.follows)
-        return parcel is not first and first.base_sequence == 0 and is_first_in_doubt
+        """Whether the first batch of the lane's producer id may be refused and this one accepted. A leader that does not
+        know the id accepts any first batch, and then refuses an earlier one (KAFKA-14359). So no batch may come before
+        the first is acknowledged, in a cluster: a node that refuses the first one may lead when the next arrives."""
+        first = lane.parcels[0]
+        return parcel is not first and first.base_sequence == 0 and (self.follows or first.at != self.leader_of(lane))
 
     def leader_of(self, lane: Lane) -> Endpoint | None:
         """Return the endpoint of the leader of a lane's partition; None if it is unknown."""

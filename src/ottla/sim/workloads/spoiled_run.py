@@ -287,6 +287,8 @@ class SpoilingTrouble(Trouble):
         topics = cluster.image.topics
         if any(replicas != _replicas_of(topics[name].record) for name, replicas in _replicas_in(copy).items()):
             return  # moved replicas are not restored with the store
+        if self._is_without_topics and not any(checker.acks for checker in cluster.checkers):
+            return  # the nodes have nothing yet of which topics can be made again
         self._was_restored = True
         lost = cluster.store.generation - copy.generation
         without = "any topic" if self._is_without_topics else f"its newest {lost} commits"
