@@ -5,16 +5,15 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
-from _pytest.pathlib import import_path  # as the collection imports
 
 from tests.harness import java_archive
 from tests.harness.cpu_budget import TABLE, CpuBudgets, read_table
+from tests.harness.nursery import Nursery
 from tests.harness.running_order import places
 from tests.harness.zookeepers import ZooKeepers
 
@@ -48,9 +47,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+NURSERY: pytest.StashKey[Nursery] = pytest.StashKey()
 ID_MAX = 60
 SLOW_S = 300
-"""How long a slow test may take; the others have the `timeout` of pyproject.toml."""
+"""How long a slow test may take, or one that may start Spark; the others have the `timeout` of pyproject.toml."""
 MANY, AT_ONCE = 100, 50
 """Where a file has so many tests, so many of them are handed to a process at once."""
 
@@ -61,26 +61,25 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
     after. It took a fifth of the CPU of small ones."""
     gc.disable()
     try:
-        import_in_turns(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
 
 
-def import_in_turns(config: pytest.Config) -> None:
-    """Let each process of a whole run begin with another part of the test files. Each needs all of them compiled, in a
-    fresh clone none is, and in the same order all processes would compile the same file at the same time."""
-    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
-    top = Path(__file__).parent
-    if worker is None or [Path(config.rootpath, arg) for arg in config.args] != [top]:
-        return
-    mode = config.getoption("importmode")
-    files = sorted(top.rglob("test_*.py"))
-    begin = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
-    for file in [*files[begin:], *files[:begin]]:
-        with suppress(Exception, pytest.skip.Exception):  # the collection tells of it
-            import_path(file, mode=mode, root=config.rootpath, consider_namespace_packages=False)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Fork the workers of a whole run from a process that has imported all test files."""
+    if [Path(config.rootpath, arg) for arg in config.args] == [Path(__file__).parent]:
+        nursery = config.stash[NURSERY] = Nursery([str(each) for each in config.invocation_params.args])
+        for spec in specs:
+            spec.python = nursery.command
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    nursery = config.stash.get(NURSERY, None)
+    if nursery is not None:
+        nursery.close()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,7 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         assert isinstance(item, pytest.Function)
         name = f"{item.path.parent.name}-{item.path.stem}"
-        if item.get_closest_marker("slow") is not None:
+        if item.get_closest_marker("slow") is not None or "spark" in item.fixturenames:
             item.add_marker(pytest.mark.timeout(SLOW_S))
         if item.get_closest_marker("xdist_group") is not None:
             continue  # the browser's are in one process, whatever else they share

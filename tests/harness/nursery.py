@@ -1,0 +1,144 @@
+"""Forks the workers of a whole run from one process that has imported every test file.
+
+Each worker needs all test files and what they import, which takes seconds of CPU. The nursery imports them once, and
+the workers share its memory. pytest-xdist starts what it takes for a Python; that is a stand-in, which hands its
+standard files to the nursery and waits until the worker that got them has ended.
+
+    python -m tests.harness.nursery LISTENER ARGUMENTS...     # the nursery; it ends when its standard input does
+    python nursery.py NAME -u -c CODE                         # a stand-in
+
+Invariant: no thread is lost in a fork. The nursery starts none; a library that starts one when it is imported is left
+to the workers (`WITH_THREADS`). OpenBLAS stops its threads before a fork, and starts them again.
+"""
+
+import os
+import secrets
+import select
+import shlex
+import signal
+import socket
+import sys
+import warnings
+
+CODE_MAX = 4096
+WITH_THREADS = "deltalake"
+"""What a nursery does not import."""
+
+
+class Nursery:
+    """Starts the nursery's process. `command`: what pytest-xdist runs in place of Python."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        import subprocess
+
+        name = f"ottla-tests-{secrets.token_hex(8)}"
+        self.command = shlex.join([sys.executable, "-I", "-S", __file__, name])
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"\0{name}")
+            listener.listen(100)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.harness.nursery", str(listener.fileno()), *arguments],
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+            )
+
+    def close(self) -> None:
+        """Return when the nursery and all workers have ended; those that still run are killed."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+# ---- the nursery ---------------------------------------------------------------------------------------------------
+
+
+def nurse(listener: socket.socket) -> str | None:
+    """Fork a worker for each stand-in until standard input ends. Returns the code that a worker runs, in the worker."""
+    workers: list[int] = []
+    while True:
+        ready, _, _ = select.select([listener, 0], [], [])
+        if 0 in ready:
+            break
+        stand_in, _ = listener.accept()
+        code, files, _, _ = socket.recv_fds(stand_in, CODE_MAX, 3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which OpenBLAS takes care of
+            worker = os.fork()
+        if not worker:
+            listener.close()
+            for number, file in enumerate(files):
+                os.dup2(file, number)
+                os.close(file)
+            stand_in.detach()  # stays open as long as this process lives
+            return code.decode()
+        workers.append(worker)
+        stand_in.close()
+        for file in files:
+            os.close(file)
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)  # not yet waited for, so that it is still this process
+        os.waitpid(worker, 0)
+    return None
+
+
+def import_tests(arguments: list[str]) -> None:
+    """Import every test file as the collection of a run with these arguments does: asserts are rewritten, and options
+    are known. What fails is imported again by the collection, which tells of it."""
+    from contextlib import suppress
+    from pathlib import Path
+
+    import pytest
+    from _pytest.config import _prepareconfig
+    from _pytest.pathlib import import_path
+
+    config = _prepareconfig([*arguments, "--capture=no"], None)
+    from xdist.remote import setup_config  # a plugin is not imported before pytest does
+
+    setup_config(config, None)
+    config._do_configure()
+    sys.modules[WITH_THREADS] = None  # type: ignore[assignment]  # whoever imports it is imported by the workers
+    mode = str(config.getoption("importmode"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for file in sorted(Path(__file__).parents[1].rglob("test_*.py")):
+            with suppress(Exception, pytest.skip.Exception):
+                import_path(file, mode=mode, root=config.rootpath, consider_namespace_packages=False)
+    del sys.modules[WITH_THREADS]
+    config._ensure_unconfigure()
+
+
+def main(listener: socket.socket, arguments: list[str]) -> None:
+    import gc
+    import types
+
+    gc.disable()
+    import_tests(arguments)
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = nurse(listener)
+    if code is None:
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv[:] = ["-c"]
+    sys.modules["__main__"] = run = types.ModuleType("__main__")
+    exec(code, run.__dict__)
+
+
+# ---- a stand-in ----------------------------------------------------------------------------------------------------
+
+
+def stand_in(name: str, code: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its worker
+    with socket.socket(socket.AF_UNIX) as nursery:
+        nursery.connect(f"\0{name}")
+        socket.send_fds(nursery, [code.encode()], [0, 1, 2])
+        for file in (0, 1):
+            os.close(file)  # whoever reads them learns at once when the worker has ended
+        nursery.recv(1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1].isdigit():
+        main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    else:
+        stand_in(sys.argv[1], sys.argv[-1])
