@@ -155,9 +155,9 @@ class LaneClient(KafkaClient):
         return chosen
 
     def _overtakes(self, lane: Lane, parcel: BatchInFlight) -> bool:
-        """Whether the first batch of the lane's producer id may be refused and this one accepted. A leader that does not
-        know the id accepts any first batch, and then refuses an earlier one (KAFKA-14359). So no batch may come before
-        the first is acknowledged, in a cluster: a node that refuses the first one may lead when the next arrives."""
+        """Whether the first batch of the lane's producer id may be refused and this one accepted. A leader that does
+        not know the id accepts any first batch, and then refuses an earlier one (KAFKA-14359). So in a cluster no batch
+        may come before the first is acknowledged: a node that refuses the first may lead when the next arrives."""
         first = lane.parcels[0]
         return parcel is not first and first.base_sequence == 0 and (self.follows or first.at != self.leader_of(lane))
 
