@@ -166,7 +166,7 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_a_last_stable_offset_that_goes_back, "cluster-transactions", 0, "goes back"),
     (transactions.plant_a_beginning_that_is_answered_and_forgotten, "cluster-transactions", 3, "answers 48"),
     (transactions.plant_producer_ids_that_are_given_out_again, "cluster-transactions", 1, "belongs to"),
-    (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 0, "never committed"),
+    (transactions.plant_offsets_that_an_abort_commits, "cluster-transactions", 3, "never committed"),
     (transactions.plant_epochs_without_an_end, "cluster-transactions", 23, "was given to another"),
     (
         transactions.plant_an_epoch_that_is_shut_out_while_markers_are_outstanding,
