@@ -201,7 +201,7 @@ def test_no_flipped_bit_of_a_log_goes_unnoticed() -> None:
             content[positions[2] + at] ^= 1 << bit
             replay = Replay(partition.log)
             found = replay.read(1 << 20)
-            assert len(found) == (3 if at == 7 and bit == 0 else 2), "offset 3 might be right, but then comes another 3"
+            assert len(found) == 2, "also if the batch claims offset 3: this log has no gaps"
             with pytest.raises(UnreadableError, match="offset 2: "):
                 replay.read(1 << 20)
             content[:] = sound
