@@ -52,7 +52,7 @@ def test_clients_and_latency_are_measured_on_a_running_node(ottla_broker: Embedd
     assert re.search(r"end to end p99 us +ottla +[\d,.]+\n", ended.stdout)
 
 
-@pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
+@pytest.mark.long
 def test_a_life_is_measured_with_its_kills(tmp_path: Path) -> None:
     ended = run(
         "node", "--quick", "--data", str(tmp_path), "--partitions", "20", "--gigabytes", "0.02",
@@ -79,7 +79,7 @@ def test_the_cost_of_acls_is_measured(tmp_path: Path) -> None:
     assert re.search(r"requests/s +10,000 ACLs +[\d,.]+ +none +[\d,.]+ +ratio", ended.stdout)
 
 
-@pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
+@pytest.mark.long
 def test_a_cluster_is_measured_with_its_kills(tmp_path: Path) -> None:
     ended = run(
         "cluster", "--quick", "--data", str(tmp_path), "--partitions", "30", "--only", "failover", "growth", "spread"

@@ -38,7 +38,7 @@ def test_groups_are_measured_beside_a_peer(ottla_broker: EmbeddedBroker, tmp_pat
     assert not list(tmp_path.glob("ottla-bench-*")), "the data of the nodes is left behind"
 
 
-@pytest.mark.slow("tests/bench/test_queues.py::test_groups_are_measured_beside_a_peer")
+@pytest.mark.long
 def test_workers_are_counted_and_the_floor_is_told(tmp_path: Path) -> None:
     ended = run("--quick", "--only", "workers-5ms-1p", "--data", str(tmp_path))
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -50,7 +50,7 @@ def test_workers_are_counted_and_the_floor_is_told(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow("tests/bench/test_queues.py::test_groups_are_measured_beside_a_peer")
+@pytest.mark.long
 def test_records_in_flight_and_on_back_off(tmp_path: Path) -> None:
     document = tmp_path / "figures.json"
     ended = run(

@@ -64,15 +64,12 @@ def restore_an_older_copy(data: Path, backup: Path) -> None:
     shutil.copytree(backup, data)
 
 
-SPOILED_TOO = pytest.mark.slow("tests/server/test_lying_disks.py::test_the_node_with_the_spoiled_disk_starts_first")
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
         flip_a_bit_near_the_end,
-        pytest.param(lose_the_partition, marks=SPOILED_TOO),
-        pytest.param(restore_an_older_copy, marks=SPOILED_TOO),
+        pytest.param(lose_the_partition, marks=pytest.mark.long),
+        pytest.param(restore_an_older_copy, marks=pytest.mark.long),
     ],
 )
 def test_the_node_with_the_spoiled_disk_starts_first(tmp_path: Path, spoil: Callable[[Path, Path], None]) -> None:

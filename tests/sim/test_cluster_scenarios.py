@@ -25,7 +25,7 @@ from ottla.sim.workloads.cluster import TOPIC
 from tests.harness.sim.cluster_asking import AskedCluster
 from tests.harness.sim.hand_cluster import TOPIC_ID, HandCluster
 
-SEEDS = range(3)
+SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2)))
 
 
 def running(seed: int = 1, *, producers: int = 2, nodes: int = 3, min_isr: int = 2) -> HandCluster:

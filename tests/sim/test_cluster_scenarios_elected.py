@@ -19,7 +19,7 @@ from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.replica_checkers import ReplicaChecker
 
-SEEDS = range(2)
+SEEDS = (0, pytest.param(1, marks=pytest.mark.long))
 LAG_MS = 2_000
 """replica.lag.time.max.ms of these nodes."""
 HEAR_US = 2 * MS

@@ -33,7 +33,7 @@ from tests.harness.sim.cluster_asking import AskedCluster
 from tests.harness.sim.hand_cluster import TOPIC_ID
 
 NAME, GROUP = "tx", "g"
-SEEDS = range(2)
+SEEDS = (0, pytest.param(1, marks=pytest.mark.long))
 
 
 class Producer:

@@ -13,13 +13,14 @@ from ottla.metadata.nodes import NodeRecord
 from ottla.metadata.topics import PartitionRecord
 from ottla.sim.kernel.trace import InvariantError
 from tests.harness.sim.controllers import ControllerCluster
+from tests.sim.test_seeds import each_of
 
 FOUND = [2, 5, 40, 103]
 """Seeds that found something: a change planned anew behind a new controller was guarded by that one's claim, a node
 joined the in-sync ones that had registered anew, topics were changed behind the loop."""
 
 
-@pytest.mark.parametrize("seed", [*FOUND, 101])
+@pytest.mark.parametrize("seed", each_of([101], FOUND))
 def test_a_cluster_holds_together(seed: int) -> None:
     cluster = ControllerCluster(seed, nodes=3 if seed % 2 else 5)
     cluster.run()

@@ -10,7 +10,7 @@ from ottla.sim.workloads.checkers import node_of
 from ottla.sim.workloads.run import Run
 from ottla.sim.workloads.share_run import ShareRun
 
-SEEDS = (4, 7)
+SEEDS = (4, pytest.param(7, marks=pytest.mark.long))
 
 
 class Damage:

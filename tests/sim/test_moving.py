@@ -19,7 +19,7 @@ from ottla.sim.workloads.cluster import TOPIC
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 from ottla.sim.workloads.run import DIRECTORY
 
-SEEDS = range(2)
+SEEDS = (0, pytest.param(1, marks=pytest.mark.long))
 
 
 def running(seed: int, *, nodes: int = 5) -> ElectedCluster:

@@ -1,7 +1,7 @@
 """Whole runs of the simulator: a slice of fresh seeds, the seeds that failed once, and determinism.
 
-Of the seeds that failed, `./test` runs the newest, .ci/run the newest two, and `make test-long` all. The longer slice
-is `make sim SEEDS=200`.
+Of the seeds that failed, `./test` runs the newest, and `make test-long` the others. The longer slice is
+`make sim SEEDS=200`.
 """
 
 import os
@@ -17,17 +17,15 @@ from ottla.sim.workloads.run import Run
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 FRESH = range(1_001, 1_003)
-KEPT = pytest.mark.slow("tests/sim/test_seeds.py::test_all_promises_hold")
-"""A seed that failed once. What it found has a test of its own, and the seed means something else by now."""
-NEWEST = 2
-"""So many of the kept seeds are in .ci/run; the older ones are long."""
 
 
 def each_of(fresh: Iterable[int], kept: list[int], *before: object) -> list[object]:
-    """The parameters of a test: fresh seeds, and those that failed once, each after the parameters `before`."""
+    """The parameters of a test: fresh seeds, and those that failed once, each after the parameters `before`.
+
+    What an older seed found has a test of its own, and the seed means something else by now: it is long.
+    """
     quick = [pytest.param(*before, seed) for seed in (*fresh, *kept[-1:])]
-    newer = [pytest.param(*before, seed, marks=KEPT) for seed in kept[-NEWEST:-1]]
-    return [*quick, *newer, *(pytest.param(*before, seed, marks=pytest.mark.long) for seed in kept[:-NEWEST])]
+    return [*quick, *(pytest.param(*before, seed, marks=pytest.mark.long) for seed in kept[:-1])]
 
 
 def kept(workload: str = "") -> list[int]:
