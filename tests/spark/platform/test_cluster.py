@@ -1,5 +1,5 @@
 """A standalone cluster from the pip package, as docs/spark.md starts it: programs that wait for executors and share
-them, a worker that is killed."""
+them, a signal to a program that waits, a worker that is killed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Five JVMs that live for a minute on a machine with few cores: compile little, collect with one thread."""
+"""For JVMs that live for a minute on a machine with few cores: compile little, collect with one thread."""
 RECORDS = 24_000
 BATCH_ROWS = 4_000
+NO_EXECUTORS = "Initial job has not accepted any resources"
+Program = tuple[subprocess.Popen[bytes], Callable[[], str]]
+"""A process, and a function that returns what it has printed."""
 
 
 def until(condition: Callable[[], object], what: Callable[[], str]) -> None:
@@ -39,7 +43,7 @@ def end_with_the_tests() -> None:
 
 
 class Cluster:
-    """One master and two workers with a core each, on loopback, on ports that the system chose."""
+    """One master and its workers, on loopback, on ports that the system chose."""
 
     def __init__(self, directory: Path) -> None:
         import pyspark
@@ -53,6 +57,7 @@ class Cluster:
             "SPARK_LOCAL_DIRS": str(directory / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": SMALL_JVM,
+            "SPARK_LAUNCHER_OPTS": SMALL_JVM,
         }
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -60,11 +65,12 @@ class Cluster:
         self._start("master", "master.Master")
         self.master = self._said("master", r"Starting Spark master at (spark://\S+)")
 
-    def start_workers(self) -> None:
-        for name in ("worker1", "worker2"):
-            work = ("--cores", "1", "--memory", "600m", "--work-dir", str(self.directory / name), self.master)
-            self._start(name, "worker.Worker", *work)
-        for name in ("worker1", "worker2"):
+    def start_workers(self, *names: str, cores: int) -> None:
+        """Start workers with so many cores each, and room for an executor on each core."""
+        for name in names:
+            room = ("--cores", str(cores), "--memory", f"{600 * cores}m", "--work-dir", str(self.directory / name))
+            self._start(name, "worker.Worker", *room, self.master)
+        for name in names:
             self._said(name, r"(Successfully registered with master)")
 
     def _start(self, name: str, role: str, *arguments: str) -> None:
@@ -127,39 +133,55 @@ def fill(broker: EmbeddedBroker, topic: str, records: int) -> None:
 def test_two_programs_wait_for_executors_and_share_them(
     cluster: Cluster, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
-    """A pipeline and a command wait on a cluster without workers; a signal ends the command. Workers come: the pipeline
-    runs on one core, and a second command reads beside it on the other."""
+    """A pipeline and a command wait on a cluster without workers. A worker with two cores comes: the command reads on
+    one of them beside the pipeline, which a signal ends."""
     fill(broker, topic, 400)
-    run = [sys.executable, "-m", "ottla", "pipeline"]
+    with programs(cluster, broker, topic) as start:
+        archive, archived = start("archive", "--table", str(tmp_path / "table"), "--trigger", "0.5")
+        replay, counted = start("replay", "--count")
+        until(lambda: "archive: 0 rows" in archived() and "waits for executors" in archived(), archived)
+        until(lambda: NO_EXECUTORS in counted(), counted)
+        cluster.start_workers("worker", cores=2)
+        until(lambda: "archive: 400 rows" in archived(), archived)
+        assert replay.wait(120) == 0, counted()
+        assert "400 records in 4 partitions, each offset once." in counted()
+        archive.send_signal(signal.SIGTERM)
+        assert archive.wait(120) == 0, archived()
+        assert "Stopped: 400 rows" in archived()
+
+
+@pytest.mark.long
+def test_a_signal_ends_a_command_that_waits_for_executors(cluster: Cluster, broker: EmbeddedBroker, topic: str) -> None:
+    fill(broker, topic, 4)
+    with programs(cluster, broker, topic) as start:
+        replay, counted = start("replay", "--count")
+        until(lambda: NO_EXECUTORS in counted(), counted)
+        replay.send_signal(signal.SIGTERM)
+        assert replay.wait(120) == 130, counted()
+
+
+@contextmanager
+def programs(cluster: Cluster, broker: EmbeddedBroker, topic: str) -> Iterator[Callable[..., Program]]:
+    """Starts pipelines over the topic, each on one core of the cluster; ends those that still run."""
     where = ["--topic", topic, "-b", broker.bootstrap_servers, "--master", cluster.master]
     for conf in ("cores.max=1", "executor.memory=512m", "driver.memory=512m", "starvation.timeout=1s"):
         where += ["--conf", f"spark.{conf}"]
     for role in ("driver", "executor"):
         where += ["--conf", f"spark.{role}.extraJavaOptions={SMALL_JVM}"]
-    replay = [*run, "replay", *where, "--count"]
-    archive = [*run, "archive", *where, "--table", str(tmp_path / "table"), "--trigger", "0.5"]
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, command: list[str]) -> Callable[[], str]:
-        log = tmp_path / f"{name}.log"
+    def start(name: str, *arguments: str) -> Program:
+        log = cluster.directory / f"{name}.log"
+        command = [sys.executable, "-m", "ottla", "pipeline", name, *where, *arguments]
         with log.open("w") as said:
-            started.append(subprocess.Popen(command, env=cluster.environment, cwd=tmp_path, stdout=said, stderr=said))
-        return log.read_text
+            process = subprocess.Popen(
+                command, env=cluster.environment, cwd=cluster.directory, stdout=said, stderr=said
+            )
+        started.append(process)
+        return process, log.read_text
 
     try:
-        archived, counted = start("archive", archive), start("replay", replay)
-        until(lambda: "archive: 0 rows" in archived() and "waits for executors" in archived(), archived)
-        until(lambda: "Initial job has not accepted any resources" in counted(), counted)
-        started[1].send_signal(signal.SIGTERM)
-        assert started[1].wait(120) == 130, counted()
-        cluster.start_workers()
-        until(lambda: "archive: 400 rows" in archived(), archived)
-        counted = start("replay-again", replay)
-        assert started[2].wait(120) == 0, counted()
-        assert "400 records in 4 partitions, each offset once." in counted()
-        started[0].send_signal(signal.SIGTERM)
-        assert started[0].wait(120) == 0, archived()
-        assert "Stopped: 400 rows" in archived()
+        yield start
     finally:
         for each in started:
             each.kill()
@@ -174,7 +196,7 @@ def test_the_archive_outlives_a_worker(
     from ottla.spark.archive.verification import verify
     from ottla.spark.running.run import RunOptions
 
-    cluster.start_workers()
+    cluster.start_workers("worker1", "worker2", cores=1)
     fill(broker, topic, RECORDS)
     table, checkpoint, log = tmp_path / "table", tmp_path / "checkpoint", tmp_path / "driver.log"
     command = [sys.executable, "-m", "ottla", "pipeline", "archive", "--topic", topic, "--table", str(table), "--once"]
