@@ -5,7 +5,9 @@ Used is what src, tools or bench use: what only a test needs stands with the tes
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
 from keyword import iskeyword
@@ -122,16 +124,31 @@ def module_of(place: str) -> str:
     return place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+@dataclass
+class Uses:
+    """What the files use. `imports`: (module, name) of every `from module import name`; name is empty for the module
+    itself. `read`: the names that a file reads."""
+
+    imports: set[tuple[str, str]] = field(default_factory=set)
+    attributes: set[str] = field(default_factory=set)
+    read: dict[ast.Module, set[str]] = field(default_factory=dict)
+
+
 @cache
-def imports() -> set[tuple[str, str]]:
-    """(module, name) of every `from module import name`; name is empty for the module itself."""
-    found: set[tuple[str, str]] = set()
+def uses() -> Uses:
+    found = Uses()
     for tree in trees().values():
+        read = found.read[tree] = set()
         for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                found.update((each.name, "") for each in node.names)
+            if isinstance(node, ast.Name):
+                if isinstance(node.ctx, ast.Load):
+                    read.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.attributes.add(node.attr)
+            elif isinstance(node, ast.Import):
+                found.imports.update((each.name, "") for each in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:
-                found.update((node.module, each.name) for each in node.names)
+                found.imports.update((node.module, each.name) for each in node.names)
     return found
 
 
@@ -143,8 +160,11 @@ def unused_names() -> frozenset[tuple[str, str]]:
 def names_nobody_mentions() -> Iterator[tuple[str, str]]:
     """(place, name) of all that has a name that nothing else has in its code."""
     found = Vulture(ignore_decorators=REGISTERED)
-    for path, text in texts().items():
-        found.scan(text, path)  # pyright: ignore[reportArgumentType]  # vulture wants a path and says a string
+    found.noqa_lines = defaultdict(set)
+    for path, tree in trees().items():  # as Vulture.scan, which would parse each text again
+        found.filename = path
+        found.visit(tree)
+        found.reachability.reset()
     for each in found.get_unused_code():
         path = Path(each.filename)
         if path.is_relative_to(SOURCE) and GENERATED not in path.parents:
@@ -153,11 +173,12 @@ def names_nobody_mentions() -> Iterator[tuple[str, str]]:
 
 def names_nobody_imports() -> Iterator[tuple[str, str]]:
     """(place, name) of what stands at the top of a module, is not read in it, not imported and no attribute's name."""
-    attributes = {node.attr for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    found = uses()
     for place, tree in written():
-        read = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
+        read = found.read[tree]
         for name in names_at_the_top(tree):
-            if name not in read | attributes and (module_of(place), name) not in imports():
+            is_imported = (module_of(place), name) in found.imports
+            if name not in read and name not in found.attributes and not is_imported:
                 yield place, name
 
 
@@ -210,8 +231,9 @@ def test_no_exception_is_left_over() -> None:
 
 
 def test_all_modules_are_used() -> None:
-    wanted = {f"{module}.{name}" if name else module for module, name in imports()}
-    wanted |= {module for module, _ in imports()} | STARTED
+    imports = uses().imports
+    wanted = {f"{module}.{name}" if name else module for module, name in imports}
+    wanted |= {module for module, _ in imports} | STARTED
     unused = [
         place
         for place, _ in written()
