@@ -7,8 +7,10 @@ all tests share is not undone.
 
 from __future__ import annotations
 
+import ast
 import shlex
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,9 +51,22 @@ ELSEWHERE = {
 
 FOLLOWED_TOO = pytest.mark.slow("tests/spark/test_written_pages.py::test_a_page_can_be_followed")
 """The other pages: what the README shows of pipelines is followed by ./test itself."""
+LONG = [
+    "docs/pipelines/activity.md",
+    "docs/pipelines/logs.md",
+    "docs/pipelines/kmq-tracker.md",
+    "examples/activity_lake/README.md",
+]
+"""Pages that run what the README runs, on other records. Their names and options are checked with the quick tests."""
 
 
-@pytest.mark.parametrize("page", [PAGES[0], *(pytest.param(page, marks=FOLLOWED_TOO) for page in PAGES[1:])])
+@pytest.mark.parametrize(
+    "page",
+    [
+        PAGES[0],
+        *(pytest.param(page, marks=pytest.mark.long if page in LONG else FOLLOWED_TOO) for page in PAGES[1:]),
+    ],
+)
 def test_a_page_can_be_followed(
     page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,3 +88,25 @@ def run_here(line: str, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> int:
     """An `ottla pipeline` line, as its own process would run it; the exit code."""
     monkeypatch.setenv("OTTLA_BOOTSTRAP", reader.bootstrap)
     return main(shlex.split(line, comments=True)[1:])
+
+
+@pytest.mark.usefixtures("spark")  # in a process that has imported pyspark
+@pytest.mark.parametrize("page", LONG)
+def test_names_and_options_on_a_page_exist(page: str) -> None:
+    import typer
+
+    from ottla.cli.tree import app
+
+    for block in blocks_of(page):
+        if block.language == "python":
+            for node in ast.walk(ast.parse(block.text)):
+                if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("ottla"):
+                    gone = [each.name for each in node.names if not hasattr(import_module(node.module), each.name)]
+                    assert not gone, f"{block}: {node.module}"
+        for line in block.text.splitlines() if block.language == "sh" else ():
+            if line.startswith("ottla pipeline "):
+                command, words = typer.main.get_command(app), shlex.split(line, comments=True)[1:]
+                while words and words[0] in (verbs := getattr(command, "commands", {})):
+                    command = verbs[words.pop(0)]
+                options = {option for each in command.params for option in each.opts}
+                assert {word for word in words if word.startswith("-")} <= options, f"{block}: {line}"
