@@ -144,7 +144,7 @@ def test_the_search_finds_topics_groups_and_queues(console_broker: EmbeddedBroke
         ]
         text = visitor.get("/search", q="mailers")
         assert '<a href="/group?name=mailers">mailers</a>' in text
-        assert "No topic, group or queue has nothing in its name." in visitor.get("/search", q="nothing")
+        assert 'No topic, group or queue has "nothing" in its name.' in visitor.get("/search", q="nothing")
     for name in ("mails", "mails__markers"):
         console_broker.delete_topic(name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,10 +11,12 @@ from confluent_kafka import Producer
 
 from ottla.client import Client
 from ottla.client.client import LATEST
+from ottla.client.dead_letters import DEAD_LETTERS, REDRIVE_PREFIX
 from ottla.client.share_groups import Pause
 from ottla.client.share_member import ACCEPT, REJECT, RELEASE, Delivered, ShareMember
 from ottla.client.share_partitions import InFlight, RunState
 from ottla.console.access import Clients
+from ottla.console.letter_counts import NotSentBack, not_sent_back
 from ottla.console.page import Context
 from ottla.console.pages.share_group import (
     by_in_words,
@@ -26,7 +29,7 @@ from ottla.console.pages.share_group import (
 )
 from ottla.console.reading import Config
 from ottla.console.sessions import Session, Shared
-from ottla.doctor.snapshot import Committed, Group, Member
+from ottla.doctor.snapshot import Committed, Group, Member, Partition, Snapshot, Topic
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -113,16 +116,40 @@ def test_why_members_get_nothing() -> None:
     assert "is paused" in why_nothing(group, Pause(1, "an admin"), 5)
     assert "has paused itself" in why_nothing(group, Pause(1, "the breaker: more than 3 dead letters"), 5)
     assert "no members" in why_nothing(Group("g", "share", "Empty"), None, 5)
-    assert why_nothing(Group("g", "share", "Empty"), None, 0, 0) == "Every record is done."
+    assert why_nothing(Group("g", "share", "Empty"), None, 0) == "Every record is done."
     idle = Group("g", "share", "Stable", (Member("m", "ada", "/h"),))
     assert "No member has a partition" in why_nothing(idle, None, 5)
     assert "Every record is done: members" in why_nothing(group, None, 0)
-    assert "or became a dead letter: members" in why_nothing(group, None, 0, 7)
+    assert "or became a dead letter: members" in why_nothing(group, None, 0, has_letters=True)
     by = Pause(1, "the breaker: more than 3 dead letters")
     assert by_in_words(by) == "its circuit breaker (more than 3 dead letters)"
     assert by_in_words(Pause(1, "an admin")) == "an admin"
     assert why_nothing(group, None, 5) == ""
     assert (total([None, 3, 4]), total([None])) == (7, None)
+
+
+def test_dead_letters_that_were_not_sent_back_are_counted_in_a_snapshot() -> None:
+    """Of the redrive of `a`, offsets below 3 and from 5 up to 7 were sent back; `b` and `c` share a topic."""
+
+    def group(name: str, topic: str | None) -> Group:
+        return Group(name, "share", "Empty", configs={} if topic is None else {DEAD_LETTERS: topic})
+
+    def topic(name: str, *bounds: tuple[int, int]) -> Topic:
+        parts = [Partition(at, 1, (1,), (1,), start=start, end=end) for at, (start, end) in enumerate(bounds)]
+        return Topic(name, tuple(parts))
+
+    used = {"a": "dlq.a", "b": "dlq.b", "c": "dlq.b", "d": "dlq.d", "e": None}
+    redrives = {("dlq.a", 0): Committed(3, metadata="[[2,2]]")}
+    snapshot = Snapshot(
+        0,
+        topics=(topic("dlq.a", (1, 9), (0, 1)), topic("dlq.b", (4, 6)), topic("dlq.d", (7, 7))),
+        groups=(
+            *(group(name, letters) for name, letters in used.items()),
+            Group(f"{REDRIVE_PREFIX}a", "classic", "Empty", committed=redrives),
+            Group(f"{REDRIVE_PREFIX}c", "classic", "Empty", committed={("dlq.b", 0): Committed(6)}),
+        ),
+    )
+    assert not_sent_back(snapshot) == (NotSentBack("a", 5, False), NotSentBack("b", 2, True))
 
 
 def test_the_author_of_a_pause_is_the_one_that_the_node_stores() -> None:
@@ -219,7 +246,17 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
         times = {(each["first_failed_ms"], each["last_failed_ms"]) for each in view["letters"]}
         assert all(first == last > each["at_ms"] for first, last in times for each in view["letters"])
         text = visitor.get("/dead-letters", name="mail")
-        assert ("dlq.mail" in text, "Failed last" in text) == (True, True)
+        assert all(each in text for each in ("dlq.mail", "Failed last (UTC)", "rejected by a member"))
+        assert "mail: 3 records failed for good and were not sent back" in visitor.get("/overview/part/findings")
+        its_own = {"topic": "dlq.mail", "partition": "0", "offset": "0"}
+        shown = visitor.get("/message", **its_own)
+        assert "A dead letter of the share group" in shown
+        assert re.search(r"<code>\d+</code> <small><time datetime=", shown), "the times of the failures"
+        shown = visitor.get("/message/resend", **its_own)
+        assert 'name="target" type="text" value="tasks"' in shown
+        form = {"step": "preview", "target": "tasks", "partition": "0"}
+        shown = visitor.post("/message/resend", form, its_own).text
+        assert "The dead letter still counts as not sent back." in shown
         assert visitor.json("/share-group/part/letters", name="mail")["waiting"] == 3
         form = {"reason": "rejected", "topic": "", "most": "2"}
         shown = visitor.post("/dead-letters/redrive", {"step": "preview", **form}, {"name": "mail"})
@@ -229,6 +266,7 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
         assert "reader of Ottla" in visitor.get("/groups", q="ottla-redrive.mail")
         assert (done.status_code, done.headers["location"]) == (303, "/dead-letters?name=mail")
         view = visitor.json("/dead-letters", name="mail")
+        assert "mail: 1 record failed for good and was not sent back" in visitor.get("/overview/part/findings")
         assert visitor.json("/share-group/part/letters", name="mail")["waiting"] == 1
         (row,) = visitor.json("/share-groups", q="mail")["groups"]
         assert (row["letters_topic"], row["dead_letters"], row["sent_back"]) == ("dlq.mail", 3, 2)

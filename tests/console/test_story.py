@@ -58,6 +58,8 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     finding = page.get_by_role("listitem").filter(has_text=f"{MAILERS} has paused itself")
     expect(finding).to_contain_text("too many of its records failed within a minute")
     expect(finding).to_contain_text("records wait.")
+    expect(finding.get_by_text("--execute")).to_be_hidden()
+    expect(page.get_by_role("link", name=f"See the dead letters of {MAILERS}")).to_be_visible()
     expect(finding.get_by_role("link", name="Resume", exact=True)).to_be_visible()
     expect(finding.get_by_role("link", name="Dead letters", exact=True)).to_be_visible()
     finding.get_by_role("link", name=f"Look at {MAILERS}").click()
@@ -75,8 +77,9 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     assert below is not None
     assert above["y"] < below["y"]
     page.get_by_role("link", name="dead letters", exact=True).click()
-    expect(page.get_by_role("region", name="Causes").get_by_role("row", name=f"rejected {MAILS}")).to_be_visible()
-    expect(page.get_by_text("A member refused the record. Only its own log says why")).to_be_visible()
+    outcomes = page.get_by_role("region", name="Outcomes")
+    expect(outcomes.get_by_role("row", name=f"rejected by a member {MAILS}")).to_be_visible()
+    expect(page.get_by_text("Why is only in that program's log")).to_be_visible()
     expect(page.get_by_text('"subject": "Your order 1"')).to_be_visible()
     expect(page.get_by_text("Every reader of these topics gets them again.")).to_be_visible()
     refused = page.get_by_role("region", name="Newest dead letters").get_by_role("row").count() - 1
@@ -93,6 +96,8 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     counts = f"{MAILS} 0 {COUNT + refused} 0 0 {COUNT} 0 {refused} 0 {refused}"
     expect(page.get_by_role("row", name=counts)).to_be_visible()
     opened.go("/overview")
+    expect(page.locator("#part-findings :is(.findings, .good)")).to_be_visible()
+    expect(page.get_by_role("link", name=f"See the dead letters of {MAILERS}")).to_have_count(0)
     expect(page.get_by_text(f"{MAILERS} has paused itself")).to_have_count(0)
 
 
@@ -111,7 +116,7 @@ def send_back(page: Page, refused: int) -> None:
     expect(page.get_by_text("Every record is done, or became a dead letter")).to_be_visible(timeout=60_000)
     expect(page.get_by_text("No dead letter waits to be sent back.")).to_be_visible()
     page.get_by_role("link", name="Dead letters", exact=True).click()
-    expect(page.get_by_role("heading", name="Causes")).to_be_visible()
+    expect(page.get_by_role("heading", name="Outcomes")).to_be_visible()
     expect(page.get_by_role("link", name="Send back")).to_have_count(0)
     page.get_by_role("link", name=MAILERS, exact=True).click()
 

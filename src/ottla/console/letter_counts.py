@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ottla.client.client import EARLIEST, LATEST, Client
-from ottla.client.dead_letters import OFFSETS_BY_NAME, REDRIVE_PREFIX, Progress
+from ottla.client.dead_letters import DEAD_LETTERS, OFFSETS_BY_NAME, REDRIVE_PREFIX, Progress
 from ottla.client.errors import BrokerError, ClientError
 from ottla.client.offsets import offsets_requests
 from ottla.client.read_together import InVersions, Question, read_together
 from ottla.console.page import Context
 from ottla.console.reading import leaders_of, offsets_in, with_leader
 from ottla.doctor.groups import OFFSETS_OF_MANY
+from ottla.doctor.snapshot import SHARE, Snapshot, TopicPartition
 from ottla.escaping import visible
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
@@ -26,6 +28,41 @@ class InTopic:
 
     records: int
     sent_back: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotSentBack:
+    """A share group whose dead-letter topic holds records that were not sent back. `is_shared`: other groups use the
+    topic too, so some of the records may be theirs."""
+
+    group: str
+    waiting: int
+    is_shared: bool
+
+
+def not_sent_back(snapshot: Snapshot) -> tuple[NotSentBack, ...]:
+    """The share groups of a snapshot with dead letters that were not sent back, those with most first. It asks the
+    cluster for nothing."""
+    topics = {
+        each.name: topic for each in snapshot.groups if each.type == SHARE and (topic := each.configs.get(DEAD_LETTERS))
+    }
+    users, groups = Counter(topics.values()), snapshot.groups_by_name()
+    bounds: dict[str, dict[TopicPartition, tuple[int, int]]] = {}
+    for place, part in snapshot.places().items():
+        if place[0] in users and part.start is not None and part.end is not None:
+            bounds.setdefault(place[0], {})[place] = part.start, part.end
+    found: list[NotSentBack] = []
+    for name, topic in topics.items():
+        redrive = groups.get(f"{REDRIVE_PREFIX}{name}")
+        done = {} if redrive is None else redrive.committed
+        waiting = 0
+        for place, (start, end) in bounds.get(topic, {}).items():
+            at = done.get(place)
+            progress = Progress(0) if at is None else Progress.of(at.offset, at.metadata)
+            waiting += progress.left(start, end)
+        if waiting:
+            found.append(NotSentBack(name, waiting, users[topic] > 1))
+    return tuple(sorted(found, key=lambda each: (-each.waiting, each.group)))
 
 
 def letters_in_topics(

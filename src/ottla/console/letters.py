@@ -4,8 +4,8 @@ back."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ottla.console.letter_owners import READ_MAX
@@ -59,11 +59,12 @@ class Cause:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters(View):
     """The newest dead letters of a share group or a queue, `owner`. `circling` counts those whose record was sent back
-    again and again. `is_paused`: the share group gets no records now."""
+    again and again. `is_paused`: the share group gets no records now. `outcomes`: words to show for some reasons."""
 
     owner: str
     topic: str
     is_paused: bool = False
+    outcomes: Mapping[str, str] = field(default_factory=dict[str, str])
     readers: str = READERS
     letters: tuple[LetterRow, ...]
     causes: tuple[Cause, ...]

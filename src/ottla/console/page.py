@@ -202,11 +202,13 @@ class Download:
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page. `name` is that of its template, `path` its address. `label` and `key` (g, then the key) are for the
-    navigation; a page without a label is reached by links. `refresh_s`: 0 for a page that does not refresh itself."""
+    navigation. A page without a label is reached by links; `under` is the path of its list in the navigation.
+    `refresh_s`: 0 for a page that does not refresh itself."""
 
     name: str
     path: str
     load: Callable[[Context], View]
+    under: str = ""
     label: str = ""
     key: str = ""
     refresh_s: int = 5

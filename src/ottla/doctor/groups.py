@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.client.connection import Connection
+from ottla.client.dead_letters import REDRIVE_PREFIX
 from ottla.client.errors import check
 from ottla.client.read_together import InVersions, Question, version_of
 from ottla.doctor.snapshot import CLASSIC, CONSUMER, SHARE, Committed, Group, Member, TopicPartition
@@ -147,7 +148,11 @@ def _committed(answer: Any) -> dict[str, dict[TopicPartition, Committed]]:
     """The committed offsets of groups."""
     return {
         group.group_id: {
-            (topic.name, part.partition_index): Committed(part.committed_offset, part.committed_leader_epoch)
+            (topic.name, part.partition_index): Committed(
+                part.committed_offset,
+                part.committed_leader_epoch,
+                metadata=(part.metadata or "") if group.group_id.startswith(REDRIVE_PREFIX) else "",
+            )
             for topic in group.topics
             for part in topic.partitions
             if not part.error_code and part.committed_offset >= 0

@@ -106,11 +106,13 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A committed offset, or a share group's start offset. `lag` is what a share coordinator reports."""
+    """A committed offset, or a share group's start offset. `lag` is what a share coordinator reports. `metadata`: what
+    the commit of a redrive says, "" for other groups."""
 
     offset: int
     leader_epoch: int = -1
     lag: int | None = None
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True)

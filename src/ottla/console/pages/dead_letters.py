@@ -37,6 +37,8 @@ from ottla.escaping import visible
 from ottla.protocol.config_resources import ConfigResourceType
 
 LETTERS_BYTES: Final = 16 << 20
+OUTCOMES: Final = {"rejected": "rejected by a member", "exhausted": "delivery limit reached"}
+"""What the page shows for REASONS."""
 
 
 def topic_of_letters(context: Context) -> tuple[str, str]:
@@ -68,6 +70,7 @@ def load(context: Context) -> DeadLetters:
         owner=group,
         topic=topic,
         is_paused=is_paused,
+        outcomes=OUTCOMES,
         unseen=tuple(unseen),
         **letters.facts_of([row_of(each, is_back=each.offset in redrive.progress[each.partition]) for each in found]),
     )
@@ -154,10 +157,10 @@ def redrive_preview(context: Context) -> Preview:
         group,
         (f"Sends {count(len(found), 'record')} back: {where}. {READERS}",),
         (warning,) if again else (),
-        ("Dead letter", "Topic", "Partition", "Offset", "Cause", "Deliveries", "Went back before", "Value"),
+        ("Dead letter", "Topic", "Partition", "Offset", "Outcome", "Deliveries", "Went back before", "Value"),
         tuple(
             (f"partition {each.partition}, offset {each.offset}",
-             each.topic, each.source_partition, each.source_offset, each.reason,
+             each.topic, each.source_partition, each.source_offset, OUTCOMES.get(each.reason, each.reason),
              each.deliveries, each.redrives, beginning(each.value))
             for each in found[:50]
         ),
@@ -168,12 +171,13 @@ def redrive_preview(context: Context) -> Preview:
 
 def redrive(context: Context) -> Done:
     """Send the dead letters back."""
-    group, topic = topic_of_letters(context)
+    group, topic, is_paused = group_named(context)
     wanted, most = wanted_in(context)
     done = run(opened(context, group, topic), context.client, wanted, most, Pace(None))
     gone = f" {count(done.gone, 'record')} could not be found any more." if done.gone else ""
     details = {"group": group, "sent_back": done.went, "left_out": done.left_out, "gone": done.gone}
-    sentence = f"Sent {count(done.went, 'record')} of {visible(group)} back.{gone}"
+    then = " The group is paused: resume it, so that its members get them." if is_paused and done.went else ""
+    sentence = f"Sent {count(done.went, 'record')} of {visible(group)} back.{gone}{then}"
     return Done(sentence, url("/dead-letters", name=group), details)
 
 
@@ -181,6 +185,7 @@ PAGE: Final = Page(
     name="dead_letters",
     path="/dead-letters",
     load=load,
+    under="/share-groups",
     refresh_s=15,
     changes=(Change("redrive", "Send back", redrive_preview, redrive, redrive_fields, is_primary=True),),
 )

@@ -219,6 +219,7 @@ PAGE: Final = Page(
     name="drain",
     path="/drain",
     load=load,
+    under="/cluster",
     refresh_s=0,
     changes=(
         Change("start", "Drain the node", drain_preview, drain, drain_fields, is_destructive=False),

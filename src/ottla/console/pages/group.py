@@ -260,6 +260,7 @@ PAGE: Final = Page(
     name="group",
     path="/group",
     load=load,
+    under="/groups",
     refresh_s=5,
     parts=(
         Part("ages", "Oldest unread records", load_ages, refresh_s=15),

@@ -223,6 +223,7 @@ PAGE: Final = Page(
     name="kmq_dead_letters",
     path="/kmq-dead-letters",
     load=load,
+    under="/kmq-queues",
     refresh_s=15,
     changes=(Change("redrive", "Send back", redrive_preview, redrive, redrive_fields, is_primary=True),),
 )

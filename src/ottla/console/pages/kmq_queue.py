@@ -271,4 +271,4 @@ def trackers_in(newest: Mapping[str, Report], config: KmqConfig, now_ms: int) ->
     return tuple(sorted(rows, key=lambda each: (not each.is_running, -each.at_ms))[:SHOWN_MAX])
 
 
-PAGE: Final = Page(name="kmq_queue", path="/kmq-queue", load=load, refresh_s=5)
+PAGE: Final = Page(name="kmq_queue", path="/kmq-queue", load=load, under="/kmq-queues", refresh_s=5)

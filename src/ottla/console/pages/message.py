@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ottla.client.dead_letters import Letter, letter_of
 from ottla.client.errors import BrokerError, ClientError
 from ottla.console.browsing.decoding import Decoding
 from ottla.console.browsing.filters import Filter
@@ -32,14 +33,27 @@ from ottla.escaping import visible
 from ottla.protocol.errors import ErrorCode
 
 CHARS_MAX: Final = 200_000
+SEND_BACK: Final = "Send back, on the page of the group's dead letters, sends it to its topic and counts it."
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The share group of a dead letter, and where its record came from."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message(View):
-    """A record of a topic. `previous` is the address of the record before it, "" at the start."""
+    """A record of a topic. `previous` is the address of the record before it, "" at the start. `origin`: None for a
+    record that is no dead letter of a share group."""
 
     topic: str
     row: MessageRow
+    origin: Origin | None
     leader_epoch: int
     format: str
     previous: str
@@ -72,12 +86,15 @@ def load(context: Context) -> Message:
     partition, offset = found.partition, found.record.offset
     consume = ("--partition", str(partition), "--offset", str(offset), "--max-records", "1", *context.consume_options)
     (decoded,) = Decoding(context.decoder).of([found])
-    query = dict(context.query)
+    query, letter = dict(context.query), letter_of(partition, found.record)
     return Message(
         title=f"Message in {visible(name)}, partition {partition}, offset {offset}",
         command=context.command("consume", name, *consume),
         topic=name,
         row=row_of(found, format, decoded, CHARS_MAX, indent=True),
+        origin=None
+        if letter is None
+        else Origin(letter.group, letter.topic, letter.source_partition, letter.source_offset),
         leader_epoch=found.leader_epoch,
         format=format,
         previous=url("/message", **(query | {"offset": offset - 1})) if offset else "",
@@ -91,11 +108,21 @@ def _file(context: Context, part: str) -> tuple[str, bytes]:
     return f"{context.need('topic')}-{found.partition}-{found.record.offset}.{part}", content or b""
 
 
+def copied_letter(found: Found) -> Letter | None:
+    """The record as a dead letter that has a copy of the record that failed; None if it is not one."""
+    letter = letter_of(found.partition, found.record)
+    return None if letter is None or letter.is_bare else letter
+
+
 def resend_fields(context: Context) -> Iterable[Field]:
+    found = found_at(context)
+    letter = copied_letter(found)
+    target = context.need("topic") if letter is None else letter.topic
+    partition = "" if letter is None else str(letter.source_partition)
     return (
-        Field("target", "Topic", value=context.need("topic"), required=True),
-        Field("partition", "Partition", "number", hint="Empty: by the key, as Kafka's clients do."),
-        *edit_fields(context, found_at(context)),
+        Field("target", "Topic", value=target, required=True),
+        Field("partition", "Partition", "number", partition, hint="Empty: by the key, as Kafka's clients do."),
+        *edit_fields(context, found),
     )
 
 
@@ -108,8 +135,9 @@ def resent(context: Context, found: Found) -> Wanted:
         topic = topic_of(context, target)
     except MissingError as missing:
         raise InputError(str(missing)) from None
-    parts = edited(context, found)
-    return Wanted.to(topic, context.form.get("partition", ""), parts, tuple(found.record.headers))
+    parts, letter = edited(context, found), copied_letter(found)
+    headers = found.record.headers if letter is None or target != letter.topic else letter.headers
+    return Wanted.to(topic, context.form.get("partition", ""), parts, tuple(headers))
 
 
 def resend_preview(context: Context) -> Preview:
@@ -117,11 +145,13 @@ def resend_preview(context: Context) -> Preview:
     wanted, record = resent(context, found), found.record
     preview = preview_of(context, wanted, "Sends a copy of this record:")
     kept = [part for part, own in ((KEY, record.key), (VALUE, record.value)) if wanted.parts[part].data == own]
+    letter = copied_letter(found)
+    counted = () if letter is None else (f"The dead letter still counts as not sent back. {SEND_BACK}",)
     said = f"{' and '.join(kept).capitalize()} {'are' if kept[1:] else 'is'} sent byte for byte." if kept else ""
     return replace(
         preview,
         sentences=(*preview.sentences, *([said] if said else [])),
-        warnings=("The copy gets a new offset and the present time.",),
+        warnings=("The copy gets a new offset and the present time.", *counted),
     )
 
 
@@ -134,6 +164,7 @@ PAGE: Final = Page(
     name="message",
     path="/message",
     load=load,
+    under="/messages",
     refresh_s=0,
     changes=(Change("resend", "Send it again", resend_preview, resend, resend_fields, is_destructive=False),),
     downloads=(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ottla.client.errors import ClientError, check
 from ottla.console.finding_links import Links, links_in, reaching
+from ottla.console.letter_counts import NotSentBack, not_sent_back
 from ottla.console.page import Context, Page, Part, View
 from ottla.console.reading import metadata_of_all
 from ottla.doctor import Evidence, Snapshot, diagnose, gather
@@ -19,6 +20,8 @@ SHARED_S: Final = 5.0
 """Seconds for which a snapshot is used again, by all sessions of a login: it is the dearest thing that pages read."""
 SEVERITIES: Final = ("note", "warning", "data at risk")
 FINDINGS_MAX: Final = 50
+LETTERS_MAX: Final = 10
+"""Share groups with dead letters that are listed."""
 AUTOMATIC_PARTITIONS_MAX: Final = 5_000
 """On a larger cluster the doctor runs when asked to: its snapshots are large there."""
 
@@ -114,9 +117,12 @@ class FindingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings(View):
-    """The worst findings. `window_s` is 0 where there is one snapshot only: checks of what moves need two."""
+    """The worst findings, and the share groups with dead letters that were not sent back. `window_s` is 0 where there
+    is one snapshot only: checks of what moves need two."""
 
     findings: tuple[FindingRow, ...]
+    letters: tuple[NotSentBack, ...]
+    more_letters: int
     more: int
     unseen: tuple[str, ...]
     window_s: float
@@ -147,6 +153,7 @@ def load_findings(context: Context) -> Findings:
 def findings_of(evidence: Evidence | None, took_s: float, context: Context) -> Findings:
     """The view of the evidence; without any, of a doctor that waits to be asked."""
     found = [] if evidence is None else diagnose(evidence)
+    letters = () if evidence is None else not_sent_back(evidence.last)
     links = Links(Snapshot(0) if evidence is None else evidence.last)
     rows = [
         FindingRow(
@@ -165,6 +172,8 @@ def findings_of(evidence: Evidence | None, took_s: float, context: Context) -> F
         title="What needs attention",
         command=context.command("doctor"),
         findings=tuple(rows),
+        letters=letters[:LETTERS_MAX],
+        more_letters=max(0, len(letters) - LETTERS_MAX),
         more=max(0, len(found) - FINDINGS_MAX),
         unseen=() if evidence is None else evidence.last.unseen[:10],
         window_s=0.0 if evidence is None else evidence.window_s,

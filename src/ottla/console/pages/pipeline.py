@@ -158,4 +158,4 @@ def lines_of(points: Sequence[Point]) -> tuple[Line, ...]:
     return tuple(each for each in lines if any(value is not None for value in each.values))
 
 
-PAGE: Final = Page(name="pipeline", path="/pipeline", load=load, refresh_s=5)
+PAGE: Final = Page(name="pipeline", path="/pipeline", load=load, under="/pipelines", refresh_s=5)

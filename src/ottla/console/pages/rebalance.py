@@ -71,6 +71,7 @@ PAGE: Final = Page(
     name="rebalance",
     path="/rebalance",
     load=load,
+    under="/cluster",
     refresh_s=0,
     changes=(Change("start", "Start the moves", preview, start, throttle_field, is_destructive=False),),
 )

@@ -58,7 +58,7 @@ def resume_preview(context: Context) -> Preview:
         (
             f"Resumes {visible(group.name)}: its {count(len(group.members), 'member')} get records again. "
             f"{count(lag, 'record')} {'waits' if lag == 1 else 'wait'}.",
-            "Its dead letters stay where they are until you send them back, before or after this.",
+            "This sends no dead letters back: Send back, on their page, does.",
             *([breaker] if limit and limit != "0" else []),
         ),
         command=context.command("share-groups", "resume", group.name),

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.client.client import TopicPartition
+from ottla.client.dead_letters import DEAD_LETTERS
 from ottla.client.errors import ClientError
-from ottla.client.share_groups import PAUSED, Pause, ShareOffset, pauses_of
+from ottla.client.share_groups import PAUSE_CONFIGS, PAUSED, Pause, ShareOffset, group_configs, pause_in
 from ottla.client.share_partitions import (
     Coordinated,
     InFlight,
@@ -119,7 +120,8 @@ def load(context: Context) -> ShareGroupView:
     group = share_group_of(context)
     unseen: list[str] = []
     parts = loaded(described(context, group, 0, unseen))
-    pause = pauses_of(context.client, [group.name]).get(group.name)
+    configs = group_configs(context.client, [group.name], (*PAUSE_CONFIGS, DEAD_LETTERS)).get(group.name, {})
+    pause = pause_in(configs)
     rows = [partition_row(place, group, parts.get(place)) for place in sorted(group.committed.keys() | group.owned)]
     where, shown = paged(rows, context.number("page", 1))
     lag, held, archiving = (total(getattr(row, name) for row in rows) for name in ("lag", "held", "archiving"))
@@ -129,7 +131,7 @@ def load(context: Context) -> ShareGroupView:
         command=context.command("share-groups", "describe", group.name),
         name=group.name,
         state=group.state,
-        why=why_nothing(group, pause, lag, total(row.letters for row in rows)),
+        why=why_nothing(group, pause, lag, has_letters=bool(configs.get(DEAD_LETTERS))),
         is_paused=pause is not None,
         is_paused_by_breaker=is_by_breaker(pause),
         paused_since_ms=None if pause is None else pause.since_ms,
@@ -185,8 +187,9 @@ def by_in_words(pause: Pause) -> str | None:
     return f"its circuit breaker ({why})" if why else "its circuit breaker"
 
 
-def why_nothing(group: Group, pause: Pause | None, lag: int | None, letters: int | None = None) -> str:
-    """Why the group's members get no records; "" if they may get some. `letters`: records that became dead letters."""
+def why_nothing(group: Group, pause: Pause | None, lag: int | None, *, has_letters: bool = False) -> str:
+    """Why the group's members get no records; "" if they may get some. `has_letters`: whether records that fail become
+    dead letters."""
     if is_by_breaker(pause):
         return (
             "Too many of its records failed within a minute, so the group has paused itself: its members get no "
@@ -200,7 +203,7 @@ def why_nothing(group: Group, pause: Pause | None, lag: int | None, letters: int
         return "No member has a partition: the topics may be missing, or the assignment is not done."
     if lag != 0:
         return ""
-    done = "Every record is done, or became a dead letter" if letters else "Every record is done"
+    done = "Every record is done, or became a dead letter" if has_letters else "Every record is done"
     return f"{done}: members wait for new ones." if group.members else f"{done}."
 
 
@@ -343,6 +346,7 @@ PAGE: Final = Page(
     name="share_group",
     path="/share-group",
     load=load,
+    under="/share-groups",
     refresh_s=2,
     parts=(
         Part("letters", "Dead letters", load_letters, refresh_s=5, is_first=True),

@@ -158,6 +158,7 @@ PAGE: Final = Page(
     name="topic",
     path="/topic",
     load=load,
+    under="/topics",
     refresh_s=5,
     parts=(Part("configs", "Configs", load_configs, refresh_s=30),),
     changes=(Change("delete", "Delete the topic", delete_preview, delete),),

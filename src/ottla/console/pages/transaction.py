@@ -201,6 +201,7 @@ PAGE: Final = Page(
     name="transaction",
     path="/transaction",
     load=load,
+    under="/transactions",
     refresh_s=5,
     parts=(Part("readers", "Groups that read these partitions", load_readers, refresh_s=30),),
     changes=(Change("abort", "Abort the transaction", abort_preview, abort),),
