@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.cluster.membership import Membership
 from ottla.broker.upkeep.checkpoints import HIGH_WATERMARK, LOG_START
-from ottla.broker.upkeep.written import WRITTEN_FILE, decoded
+from ottla.broker.upkeep.written import WRITTEN_FILE, WrittenPartitions, decoded
 from ottla.log.checkpoints import encode_offsets
 from ottla.log.files import DiskFile
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
@@ -64,6 +64,45 @@ def test_a_log_that_is_there_is_whole(pair: NodePair) -> None:
 def test_a_log_that_is_lost_before_its_first_checkpoint_is_missed(pair: NodePair, lost: str) -> None:
     assert restart(pair, {lost: None}) == {0: EMPTY, 1: WHOLE}
     assert restart(pair, {}) == {0: EMPTY, 1: WHOLE}, "it is still missed"
+
+
+def replaced_while_it_runs(pair: NodePair) -> dict[int, CopyStatus]:
+    """Put an older copy in the place of a partition's directory after an append, and restart the killed node."""
+    log = Path(pair.stages[2].directory) / "t-0"
+    older = log.parent.parent / "older"
+    shutil.copytree(log, older)
+    pair.stages[1].append("t")
+    for _ in range(4):
+        pair.run(500)
+    log.rename(older.with_name("newer"))
+    older.rename(log)
+    return restart(pair, {})
+
+
+def test_a_directory_that_an_older_copy_has_replaced_may_lack_records(pair: NodePair) -> None:
+    assert restart(pair, {}) == {0: WHOLE, 1: WHOLE}
+    assert replaced_while_it_runs(pair) == {0: MAY_LACK, 1: WHOLE}
+
+
+def test_a_directory_that_was_replaced_since_its_first_record_may_lack_records(pair: NodePair) -> None:
+    assert replaced_while_it_runs(pair) == {0: MAY_LACK, 1: WHOLE}
+
+
+def test_only_the_identity_shows_that_a_directory_was_replaced(pair: NodePair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WrittenPartitions, "is_replaced", lambda *_: False)
+    assert replaced_while_it_runs(pair) == {0: WHOLE, 1: WHOLE}
+
+
+def test_after_a_clean_stop_a_copy_of_a_directory_is_whole(pair: NodePair) -> None:
+    stage = pair.stages[2]
+    stage.end(clean=True)
+    log = Path(stage.directory) / "t-0"
+    shutil.copytree(log, log.with_name("copy"))
+    shutil.rmtree(log)
+    shutil.move(log.with_name("copy"), log)
+    stage.start()
+    assert stage.node.replicas.by_name["t"].partitions[0].log.found.is_complete
+    assert restart(pair, {}) == {0: WHOLE, 1: WHOLE}, "its new identity is noted"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"0 0 1\n"])

@@ -64,6 +64,8 @@ class Logs:
             left = self._upkeep.checkpoints.left(name, index, record.topic_id)
             log = self._open(now, name, record, index, config, checkpoint, clean_shutdown, interrupted, left)
             self._look_whether_gone(log, index)
+            if not clean_shutdown:
+                self._look_whether_replaced(log, index)
             return log
         except Exception as error:
             if isinstance(error, OSError) and error.errno in OF_THE_WHOLE_NODE:
@@ -148,6 +150,12 @@ class Logs:
             log.found.add(
                 What.ALL, f"{log.directory}: it has no segment, but the log had records.", first=log.log_start_offset
             )
+
+    def _look_whether_replaced(self, log: Log, index: int) -> None:
+        """Report a log whose directory is a copy, which may be older than every checkpoint shows."""
+        if log.found.is_complete and self._upkeep.written.is_replaced(log, index):
+            sentence = f"{log.directory}: it is a copy of the directory that this node had, and may lack records."
+            log.found.add(What.SHORT, sentence, first=log.log_end_offset)
 
     def _directory(self, name: str, index: int) -> str:
         return f"{self._environment.directory}/{name}-{index}"
