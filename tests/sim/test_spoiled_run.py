@@ -5,7 +5,7 @@ import pytest
 from ottla.sim.workloads.spoiled_run import SpoiledRun
 from tests.sim.test_seeds import each_of, kept
 
-FRESH = (2_003, 2_004)
+FRESH = (2_003, 2_005)
 """The first one has five nodes, two of which lie; the second one alone has every kind of harm."""
 HARM = ("bit", "cut from", "has lost /data/", "restored from a backup", "metadata store")
 
