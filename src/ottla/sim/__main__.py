@@ -20,6 +20,7 @@ from ottla.sim.workloads.clustered_transactions import ClusteredTransactionsRun
 from ottla.sim.workloads.groups_run import GroupsRun
 from ottla.sim.workloads.run import Run, SeedResult
 from ottla.sim.workloads.share_run import ShareRun
+from ottla.sim.workloads.spoiled_clients import SpoiledShareRun, SpoiledTransactionsRun
 from ottla.sim.workloads.spoiled_run import SpoiledRun
 from ottla.sim.workloads.transactions_run import TransactionsRun
 
@@ -35,6 +36,8 @@ WORKLOADS: dict[str, type[Run] | type[ClusterRun] | type[ClusteredRun]] = {
     "cluster-share": ClusteredShareRun,
     "cluster-admins": ClusteredAdminsRun,
     "cluster-access": ClusteredAccessRun,
+    "spoiled-transactions": SpoiledTransactionsRun,
+    "spoiled-share": SpoiledShareRun,
 }
 TAIL_LINES = 30
 

@@ -82,6 +82,8 @@ class History:
         self.seen_count = 0
         self.losses = 0
         """Power cuts that ended promises."""
+        self.disks_lie = False
+        """Whether a reader may receive batches that do not match their checksum. It reads them again later."""
 
     def is_dense(self, topic: str) -> bool:
         """Whether no offset of the topic may be missing: no client deletes its records, and no power cut has lost

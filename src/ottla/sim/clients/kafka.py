@@ -20,6 +20,7 @@ from ottla.protocol.framing import RequestHeader, decode_response, encode_reques
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from ottla.protocol.wire import Message
+from ottla.sim.clients.batches import CorruptError, ReadBatch, decode_batches
 from ottla.sim.clients.client import Client
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.workload_view import WorkloadView
@@ -50,6 +51,9 @@ VERSIONS: dict[int, tuple[int, int]] = {
 
 PATIENCE_US = 6_000 * MS
 WATCH_US = 500 * MS
+ELSEWHERE_CHANCE = 0.1
+"""How often a client that looks up a leader asks another node, because a process that a copy has replaced never learns
+of the leader."""
 NOWHERE = -1
 """Key for requests that cannot be sent, instead of a connection's identity."""
 OF_GROUPS, OF_TRANSACTIONS = 0, 1
@@ -225,7 +229,10 @@ class KafkaClient(Client):
 
     def _look_again(self) -> None:
         self._looks_again = False
-        self._refresh_again()
+        if self.history.disks_lie and self.rng.random() < ELSEWHERE_CHANCE:
+            self.hang_up()
+        else:
+            self._refresh_again()
 
     def miss_coordinator(self, kind: int, key: str) -> None:
         """Handle the answer that the coordinator of this group or transactional id has moved."""
@@ -239,6 +246,16 @@ class KafkaClient(Client):
         if not found.error_code:
             self.coordinators[kind, key] = Endpoint(found.host, found.port)
         return int(found.error_code)
+
+    def batches_of(self, part: Any) -> list[ReadBatch] | None:
+        """Return the batches of a partition of a fetch answer; None if a disk that lies has damaged one."""
+        try:
+            return decode_batches(bytes(part.records))
+        except CorruptError:
+            if not self.history.disks_lie:
+                raise
+            self.look_again()
+            return None
 
     # ---- metadata --------------------------------------------------------------------------------------------------
 

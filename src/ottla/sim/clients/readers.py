@@ -15,7 +15,7 @@ from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from ottla.sim.clients.batches import Note, ReadBatch, decode_batches
+from ottla.sim.clients.batches import Note, ReadBatch
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.kafka import MOVED, KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
@@ -275,7 +275,7 @@ class Reader(KafkaClient):
         aborted, bound = AbortedProducers([]), part.high_watermark
         if self.committed_only:
             aborted, bound = AbortedProducers(part.aborted_transactions), part.last_stable_offset
-        for batch in decode_batches(bytes(part.records)):
+        for batch in self.batches_of(part) or ():
             if batch.last_offset >= bound:
                 raise InvariantError(f"{self.name}: {where} shows {batch.last_offset} beyond {bound}")
             if expected is None and (batch.last_offset < position or (dense and batch.base_offset > position)):

@@ -21,7 +21,6 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from ottla.sim.clients.admins import REPLICAS
-from ottla.sim.clients.batches import decode_batches
 from ottla.sim.clients.history import TopicPartition
 from ottla.sim.clients.kafka import MOVED, KafkaClient
 from ottla.sim.clients.share_history import RecordPlace
@@ -274,8 +273,11 @@ class ShareMember(KafkaClient):
             self.look_again()
 
     def _take(self, where: TopicPartition, part: Any, life: int | None) -> None:
+        batches = self.batches_of(part)
+        if batches is None:
+            return  # its locks expire
         sent: set[int] = set()
-        for batch in decode_batches(bytes(part.records)):
+        for batch in batches:
             self.history.see(self.name, where, batch)
             sent.update(note.offset for note in batch.notes)
         for each in part.acquired_records:

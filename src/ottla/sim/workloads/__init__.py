@@ -26,6 +26,7 @@
     clustered_share.py          share groups there
     clustered_transactions.py   transactions there
     spoiled_run.py              one seed of a cluster whose disks are damaged
+    spoiled_clients.py          transactions and share groups there
 
 Each module with `run` in its name has one seed of a workload, from its start to the last check.
 """

@@ -56,11 +56,8 @@ class ClusterRun:
         self.trouble.begin()
         cluster.run(SAFETY_MS)
         self.trouble.end()
-        self.before_rest()
+        self.trouble.before_rest()
         cluster.settle()
-
-    def before_rest(self) -> None:
-        """Override for work between the faults and the rest after them."""
 
     def _bring_clients(self, cluster: ElectedCluster) -> None:
         rng = cluster.world.stream("clients")
@@ -144,6 +141,9 @@ class Trouble:
             faults.heal()
         for client in self.cluster.clients:
             client.resume()
+
+    def before_rest(self) -> None:
+        """Override for work between the faults and the rest after them."""
 
     def _later(self) -> None:
         self.cluster.world.agenda.after(self.rng.randrange(self._gap_us), self._strike)

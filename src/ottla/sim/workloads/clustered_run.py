@@ -144,7 +144,7 @@ class ClusterWatch:
     def __init__(self, cluster: WorkloadCluster) -> None:
         self.cluster = cluster
         self._steps = dict.fromkeys(cluster.hosts, 0)
-        self._deadlines = {node_id: Deadlines(host) for node_id, host in cluster.hosts.items()}
+        self._deadlines: dict[Host, Deadlines] = {}
 
     def __call__(self, node_id: int) -> None:
         self._steps[node_id] += 1
@@ -154,10 +154,10 @@ class ClusterWatch:
     def look(self, node_id: int, node: Node) -> None:
         for host_of in KINDS.values():
             host_of(node).check()
-        life = self.cluster.hosts[node_id].life
-        assert life is not None
-        look_at_fetch_sessions(life)
-        self._deadlines[node_id].look(node)
+        host = self.cluster.hosts[node_id]
+        assert host.life is not None
+        look_at_fetch_sessions(host.life)
+        self._deadlines.setdefault(host, Deadlines(host)).look(node)
 
 
 class ClientTrouble(Trouble):
@@ -284,6 +284,7 @@ class ClusteredRun:
         self.trouble.end()
         self.workload.wind_down()
         cluster.world.trace.add("run", "everything heals")
+        self.trouble.before_rest()
         cluster.resting = self.missing
         cluster.settle()
         self.audit()

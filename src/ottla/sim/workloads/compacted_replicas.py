@@ -67,6 +67,7 @@ class CompactedReplicaChecker(ReplicaChecker):
 
     def __init__(self, topic: str, topic_id: bytes | None = None) -> None:
         super().__init__(topic, topic_id)
+        self.dense = False
         self.committed: dict[int, Committed] = {}
         self._tombstones_go = True
 

@@ -98,6 +98,8 @@ class ReplicaChecker:
 
     def __init__(self, topic: str, topic_id: bytes | None = None) -> None:
         self.topic = topic
+        self.dense = True
+        """Whether the offsets of a log have no gaps."""
         self._topic_id = topic_id
         """Id of the current topic of this name; the checks ignore earlier topics of the name."""
         self.copies: dict[tuple[int, int], Copy] = {}
@@ -266,7 +268,7 @@ class ReplicaChecker:
             known = self._written.get((index, batch.leader_epoch, batch.base_offset), batch)
             if not self._is_left_of(batch, known):
                 return None
-            if batch.last_offset < at or (batch.base_offset > at and not may_have_gaps):
+            if batch.last_offset < at or (batch.base_offset > at and self.dense and not may_have_gaps):
                 return None
             at = batch.last_offset + 1
         return batches

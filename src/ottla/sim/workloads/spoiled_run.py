@@ -76,21 +76,17 @@ class SpoiledRun(ClusterRun):
         if seed >= RUNNING_TOO:
             mine["settings"] = {**SCRUBBING, **small_segments(random.Random(f"{seed}/segments"))}
         super().__init__(seed, keep_all=keep_all, **{**drawn(seed), **mine, **given})
-        self.trouble: SpoilingTrouble = SpoilingTrouble(
-            self.cluster, liars=2 if two else 1, running_too=seed >= RUNNING_TOO
-        )
+        self.trouble: SpoilingTrouble = SpoilingTrouble(self.cluster)
         self.cluster.changed_beneath = self.trouble.changed_since_start
         if seed >= RUNNING_TOO:  # the offsets of groups are in many segments, which each replica compacts by itself
             checkers = self.cluster.checkers
             checkers[:] = [each for each in checkers if each.topic != CONSUMER_OFFSETS_TOPIC]
             checkers.append(CompactedReplicaChecker(CONSUMER_OFFSETS_TOPIC))
         self._running_too = seed >= RUNNING_TOO
-        self._forgets_topics = seed % 4 == 3
 
     def go(self) -> None:
         self.cluster.start_nodes()
-        if self._forgets_topics:
-            self.trouble.back_up_without_topics()
+        self.trouble.back_up_without_topics()
         super().go()
         if self._running_too:
             self._check_files()
@@ -111,40 +107,22 @@ class SpoiledRun(ClusterRun):
             self.cluster.leave(node_id)
             self.cluster.until(lambda host=self.cluster.hosts[node_id]: not host.up)
         self.cluster.heal()
-        self._scrub(0)
-
-    def before_rest(self) -> None:
-        """Scrub every log, and let the nodes copy the damaged parts again."""
-        self.cluster.heal()
-        self.cluster.run(LOADED_MS)
-        self.cluster.wind_down()
-        self._scrub(LOADED_MS)
-
-    def _scrub(self, begun_ms: int) -> None:
-        """Let each node scrub all its logs, beginning this long ago. The present pass may be past the damage, so the
-        next one has to end too."""
-        self.cluster.run(2 * self._pass_ms() - begun_ms)
-
-    def _pass_ms(self) -> int:
-        """How long a scrub of all logs takes on the node with the most segments: each is at least one slice. So is the
-        comparison of each log with its files."""
-        slices = max(
-            sum(len(partition.log.segments) + 2 for partition in self.cluster.node(node_id).replicas)
-            for node_id in self.cluster.up
-        )
-        return max(SCRUB_MS, slices * SLICE_PAUSE_MS)
+        self.trouble.scrub(0)
 
 
 class SpoilingTrouble(Trouble):
-    """Causes the faults; `liars`: number of nodes whose disks are spoiled. `running_too`: not only while they are
-    down."""
+    """Causes the faults in a cluster of any workload. The disks of as many nodes lie as may be down while a producer's
+    records are accepted."""
 
-    def __init__(self, cluster: ElectedCluster, liars: int, *, running_too: bool = False) -> None:
-        super().__init__(cluster)
-        self._running_too = running_too
+    def __init__(self, cluster: ElectedCluster, *others: Any) -> None:
+        """`others`: further arguments of the class that this one is combined with."""
+        super().__init__(cluster, *others)
+        seed = cluster.world.seed
+        self._running_too = running_too = seed >= RUNNING_TOO
+        self._forgets_topics = seed % 4 == 3
         self._spoiled_running: dict[int, Life | None] = {}
         """The nodes whose files were damaged while they ran, and the last process of each to which that happened."""
-        chosen = self.rng.sample(sorted(cluster.hosts), liars)
+        chosen = self.rng.sample(sorted(cluster.hosts), cluster.min_isr - 1)
         self.spoilers = {
             node_id: Spoiler(
                 cluster.hosts[node_id].disk,
@@ -165,6 +143,27 @@ class SpoilingTrouble(Trouble):
         running = (self._spoil_running,) * (6 if self._running_too else 0)
         down = (self._spoil,) * 6
         return [*super().kinds(), *down, *(self._copy_hot,) * 2, *(self._lose_session,) * 2, *store, *running]
+
+    def before_rest(self) -> None:
+        """Scrub every log, and let the nodes copy the damaged parts again."""
+        self.cluster.heal()
+        self.cluster.run(LOADED_MS)
+        self.cluster.wind_down()
+        self.scrub(LOADED_MS)
+
+    def scrub(self, begun_ms: int) -> None:
+        """Let each node scrub all its logs, beginning this long ago. The present pass may be past the damage, so the
+        next one has to end too."""
+        self.cluster.run(2 * self._pass_ms() - begun_ms)
+
+    def _pass_ms(self) -> int:
+        """How long a scrub of all logs takes on the node with the most segments: each is at least one slice. So is the
+        comparison of each log with its files."""
+        slices = max(
+            sum(len(partition.log.segments) + 2 for partition in self.cluster.node(node_id).replicas)
+            for node_id in self.cluster.up
+        )
+        return max(SCRUB_MS, slices * SLICE_PAUSE_MS)
 
     def _may_go_off(self) -> bool:
         return False
@@ -226,7 +225,8 @@ class SpoilingTrouble(Trouble):
         A topic is adopted to the nodes that have logs of it, which may be one. Replicas that are being added may have
         nothing yet.
         """
-        topics = self.cluster.image.topics.values()
+        checked = {checker.topic for checker in self.cluster.checkers}
+        topics = [topic for name, topic in self.cluster.image.topics.items() if name in checked]
         placed = [set(placed.replicas) - set(placed.adding) for topic in topics for placed in topic.partitions]
         return any(node_id in replicas and replicas <= self.spoilers.keys() for replicas in placed)
 
@@ -271,8 +271,9 @@ class SpoilingTrouble(Trouble):
     # ---- the metadata store ----------------------------------------------------------------------------------------
 
     def back_up_without_topics(self) -> None:
-        """Make the only backup of this run."""
-        self._store_copy, self._is_without_topics = self.cluster.store.back_up(), True
+        """Make the only backup of this run, if it is one of those whose backup has no topics."""
+        if self._forgets_topics:
+            self._store_copy, self._is_without_topics = self.cluster.store.back_up(), True
 
     def _back_up_store(self) -> None:
         if not (self._was_restored or self._is_without_topics):
@@ -285,7 +286,8 @@ class SpoilingTrouble(Trouble):
         if copy is None or self._was_restored:
             return
         topics = cluster.image.topics
-        if any(replicas != _replicas_of(topics[name].record) for name, replicas in _replicas_in(copy).items()):
+        before = {name: replicas for name, replicas in _replicas_in(copy).items() if name in topics}
+        if any(replicas != _replicas_of(topics[name].record) for name, replicas in before.items()):
             return  # moved replicas are not restored with the store
         if self._is_without_topics and not any(checker.acks for checker in cluster.checkers):
             return  # the nodes have nothing yet of which topics can be made again

@@ -100,7 +100,6 @@ class Workload:
     def __init__(self, site: Site, plan: Plan) -> None:
         self.site = site
         self.world = site.world
-        self.bootstraps = site.endpoints
         self.plan = plan
         self.rng = self.world.stream("workload")
         self.rules = {
@@ -128,6 +127,10 @@ class Workload:
     @property
     def lives(self) -> int:
         return self.site.lives
+
+    @property
+    def bootstraps(self) -> Sequence[Endpoint]:
+        return self.site.endpoints
 
     @property
     def deaf_ms(self) -> int:
