@@ -1,12 +1,18 @@
 """A damaged log under a share group: the group hears of it, and passes over nothing that it was not given."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from ottla.broker.delivery.dead_letters import DeadLetterRange
+from ottla.broker.delivery.dead_letters import DeadLetterRange, TopicUnusableError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.records.batch import iter_batches
+from ottla.protocol.records.record import Record, build_batch
 from tests.harness.share.share_stage import ACCEPT, Member, ShareStage
+from tests.share.test_share_nodes import KEEPS, READS, SharePair
 
 HEADER_BYTES = {"length": 8, "a length too long": 10, "magic": 16, "a far offset": 0}
 
@@ -17,11 +23,16 @@ def damaged(stage: ShareStage, at: int, **configs: str) -> tuple[bytes, Member]:
     stage.configure("g", share_auto_offset_reset="earliest", **configs)
     for _ in range(4):
         stage.produce(2)
-    path = stage.directory / "jobs-0" / f"{0:020d}.log"
+    damage(Path(stage.directory) / "jobs-0", at)
+    return topic, stage.member(topic)
+
+
+def damage(directory: Path, at: int) -> None:
+    """Flip a bit of this byte of the third batch."""
+    path = directory / f"{0:020d}.log"
     content = bytearray(path.read_bytes())
     content[[position for _, position in iter_batches(bytes(content))][2] + at] ^= 64
     path.write_bytes(content)
-    return topic, stage.member(topic)
 
 
 @pytest.mark.parametrize("at", HEADER_BYTES.values(), ids=HEADER_BYTES)
@@ -58,3 +69,22 @@ def test_letters_for_what_was_damaged_since_are_written_and_end(stage: ShareStag
     assert [record.offset for record in found[:4]] == [0, 1, 2, 3]
     if at:
         assert [(record.offset, record.headers) for record in found[4:]] == [(4, [("__dlq.errors.last.offset", b"7")])]
+
+
+@pytest.mark.parametrize("at", [8, 10, 70], ids=["length", "a length too long", "a record"])
+def test_letters_for_damaged_records_wait_for_another_replica(tmp_path: Path, at: int) -> None:
+    """It has the records, and copies them when it leads."""
+    pair = SharePair(tmp_path)
+    pair.make("copied", READS, KEEPS)
+    stage = pair.stages[READS]
+    partition = stage.node.replicas.get("copied", 0)
+    assert partition is not None
+    for _ in range(4):
+        batch = build_batch([Record(-1, stage.now, b"k", b"v"), Record(-1, stage.now, b"k", b"v")])
+        partition.append(stage.now, memoryview(bytearray(batch)))
+    partition.log.advance_high_watermark(8)
+    damage(Path(stage.directory) / "copied-0", at)
+    pending = DeadLetterRange(cast(Any, SimpleNamespace(partition=partition)), 0, 8, 1, True)
+    with pytest.raises(TopicUnusableError, match="another replica"):
+        stage.node.coordinators.share.letters._records(pending)
+    assert partition.copy.damaged_from == 4

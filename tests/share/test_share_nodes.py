@@ -69,9 +69,9 @@ class SharePair(NodePair):
         self.id = self.stages[READS].node.image.topics["jobs"].id
         self.configure(share_auto_offset_reset="earliest")
 
-    def make(self, name: str, node_id: int, **configs: str) -> None:
+    def make(self, name: str, *node_ids: int, **configs: str) -> None:
         given = [CreatableTopicConfig(key, value) for key, value in configs.items()]
-        topic = CreatableTopic(name, -1, -1, [CreatableReplicaAssignment(0, [node_id])], given)
+        topic = CreatableTopic(name, -1, -1, [CreatableReplicaAssignment(0, [*node_ids])], given)
         (made,) = self.ask(1, CreateTopicsRequest(topics=[topic])).topics
         assert made.error_code == E.NONE, made.error_message
 

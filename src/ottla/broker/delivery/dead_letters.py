@@ -9,7 +9,8 @@ A dead letter carries the record's key, value, headers and timestamp (unless `er
 is false) and `__dlq.errors.topic`, `.partition`, `.offset`, `.group`, `.delivery.count`, `.message`. Two headers of our
 own say when the first and the last delivery failed, as far as the leader knows: no state has these times. It goes to
 partition (source partition modulo partitions). An unreadable batch produces one dead letter, without key and value and
-with `__dlq.errors.last.offset`. After a crash a dead letter may be written twice, but none is lost.
+with `__dlq.errors.last.offset`, unless another replica has the batch and leads instead. After a crash a dead letter may
+be written twice, but none is lost.
 
 Sources: KIP-1191, KIP-1316 (the breaker's idea); Kafka's ShareGroupDLQStateManager.java.
 """
@@ -39,12 +40,20 @@ from ottla.broker.partitions.partition import Partition
 from ottla.broker.requests import NODE_REQUEST
 from ottla.broker.schedule import KeyedTimers, Timed
 from ottla.broker.topics.new_topic import NewTopic
-from ottla.log.answers import AppendRefusedError, DamagedLogError, Isolation, OffsetOutOfRangeError, StorageError
+from ottla.log.answers import (
+    AppendRefusedError,
+    Damage,
+    DamagedLogError,
+    Isolation,
+    OffsetOutOfRangeError,
+    StorageError,
+)
+from ottla.log.files import FileSlice
 from ottla.machine import Millis, Ticket, WallClock, WallMillis
 from ottla.metadata.store import StoreError
 from ottla.metadata.topic_names import fault_of
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, iter_batches, peek
+from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, has_valid_crc, iter_batches, peek
 from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import PARTS_MAX, Headers, Record, build_batch, can_hold, decode_records
 from ottla.share.records import Key
@@ -439,7 +448,8 @@ class DeadLetters:
             self._environment.fault(f"making the dead-letter topic {name} failed", error)
 
     def _records(self, pending: DeadLetterRange) -> list[Record]:
-        """The records of the pending that the log still has, in order. Raises TopicUnusableError, OSError."""
+        """The records of the pending that the log still has, in order. Raises TopicUnusableError, also if another
+        replica has the damaged ones and can lead; OSError."""
         log = pending.hosted.partition.log
         if log.high_watermark < min(pending.end, log.log_end_offset):  # of a new leader, which may not know it yet
             raise TopicUnusableError(f"{pending.hosted.partition.name} has yet to learn how far it is committed")
@@ -454,16 +464,29 @@ class DeadLetters:
                 for header, position in iter_batches(raw):
                     if header.base_offset >= pending.end:
                         return found
+                    if not has_valid_crc(raw, position, header):
+                        self._met_damage(pending, _damage(result.slice, position, header.base_offset))
                     if not header.is_control:
                         found += self._readable(pending, header, raw, position)
                     offset = max(offset, header.next_offset)
                 if offset == read_from:
+                    self._met_damage(pending, _damage(result.slice, 0, offset))
                     raise CorruptRecordsError(f"no batch leads on from offset {offset}")
             except OffsetOutOfRangeError:
                 break
             except (CorruptRecordsError, DamagedLogError) as error:
+                if isinstance(error, DamagedLogError) and error.damage is not None:
+                    self._met_damage(pending, error.damage)
                 return [*found, self._unreadable(pending, offset, pending.end, error)]
         return found
+
+    def _met_damage(self, pending: DeadLetterRange, damage: Damage) -> None:
+        """Report damage. Raises TopicUnusableError if another replica has the records and can lead."""
+        partition = pending.hosted.partition
+        partition.found_damage(damage)
+        placed = self._metadata.image.partition(partition.topic_name, partition.index)
+        if placed is not None and {*placed.isr, *placed.elr} > {self._environment.node_id}:
+            raise TopicUnusableError(f"{partition.name} is damaged, until another replica leads")
 
     def _readable(self, pending: DeadLetterRange, header: BatchHeader, raw: bytes, position: int) -> list[Record]:
         """The pending records of this batch, or a dead letter in their place."""
@@ -510,6 +533,11 @@ class DeadLetters:
             yield from settings.altering_group(now, group_id, {**configs, PAUSED: "true"}, by)
         except (ConfigRefusedError, StoreError) as failed:
             self._environment.notes(f"share group {group_id} could not be paused: {failed}")
+
+
+def _damage(batches: FileSlice, position: int, offset: int) -> Damage:
+    """The damage of the batch at this position of a slice."""
+    return Damage(batches.file.path, batches.position + position, offset, -1, "the batch does not match its checksum")
 
 
 def _letter(wall: WallClock, now: Millis, record: Record, pending: DeadLetterRange, copy: bool) -> Record:
