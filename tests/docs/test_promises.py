@@ -57,6 +57,9 @@ ROWS: dict[str, dict[str, list[str]]] = {
             f"{LOST_LOGS}::test_a_log_that_is_lost_before_its_first_checkpoint_is_missed",
             "server/test_new_disk.py::test_a_node_with_an_empty_disk_leads_nothing_that_others_have_some_of",
         ],
+        "a `.txnindex` is damaged, cut or missing when a node starts": [
+            "log/test_transaction_indexes.py::test_a_damaged_index_is_rebuilt",
+        ],
         "an older copy of the whole directory, made while the node was down": [DISK_LIES],
         "an older copy put over the directory (`cp -r backup/* data/`)": [
             DISK_LIES,

@@ -20,8 +20,10 @@ from ottla.log.compaction import cleanable, compaction
 from ottla.log.compaction.cleanable import Dirty
 from ottla.log.compaction.filtering import BatchFilter
 from ottla.log.offsets import LogOffsets
+from ottla.log.recovery import state as recovered
 from ottla.log.state import LogState
 from ottla.sim.__main__ import WORKLOADS
+from ottla.sim.kernel.spoiling import Spoiler
 from ottla.txn.shard import TransactionShard
 from ottla.txn.transaction import NO_ID
 from tests.sim import test_groups_planted as groups
@@ -159,6 +161,18 @@ def plant_sessions_without_an_end(patch: Patch) -> None:
     patch.setattr(Channel, "expire", lambda _: None)
 
 
+def plant_indexes_of_aborted_transactions_that_are_trusted(patch: Patch) -> None:
+    """A start does not compare them with the snapshot. Most damage hits them here."""
+    any_file = Spoiler._any_file
+
+    def any_index(self: Spoiler) -> str | None:
+        found = [path for path in self._files() if path.endswith(".txnindex") and self._disk.size(path)]
+        return self._rng.choice(found) if found else any_file(self)
+
+    patch.setattr(Spoiler, "_any_file", any_index)
+    patch.setattr(recovered, "_verify_transaction_indexes", lambda *_: 0)
+
+
 PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_coordinators_that_begin_empty, "cluster-transactions", 1, "nobody will end"),
     (plant_coordinators_that_begin_empty, "cluster-groups", 3, "and somebody was in 3 before"),
@@ -178,6 +192,7 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (groups.plant_everything_is_free, "cluster-groups", 5, "has and must not lose yet"),
     (plant_acknowledgements_that_are_not_remembered, "cluster-share", 3, "it was done as number"),
     (plant_acknowledgements_that_are_not_remembered, "spoiled-share", 1, "it was done as number"),
+    (plant_indexes_of_aborted_transactions_that_are_trusted, "spoiled-transactions", 2, "nobody asked for that"),
     (plant_compaction_of_what_is_not_stable, "cluster-transactions", 2, "which is committed, while the newest"),
     (plant_compaction_that_drops_the_newest, "cluster-transactions", 0, "which is committed, while the newest"),
     (plant_markers_that_go_before_their_data, "cluster-transactions", 1, "without the marker"),

@@ -20,6 +20,7 @@ from ottla.log.compaction.compaction import Compaction, Transactions
 from ottla.log.compaction.filtering import BatchFilter
 from ottla.log.index.transactions import TransactionIndex
 from ottla.log.offsets import LogOffsets
+from ottla.log.recovery import state as recovered
 from ottla.machine import NO_PRODUCER_ID, Decision
 from ottla.metadata.producer_ids import ProducerIds
 from ottla.protocol.errors import ErrorCode
@@ -117,13 +118,14 @@ def plant_offsets_that_show_before_the_commit(patch: Patch) -> None:
 
 
 def plant_an_index_that_is_lost_in_a_restart(patch: Patch) -> None:
-    """And nobody says that anything was cut off."""
+    """And nobody says that anything was cut off, nor compares it with the snapshot."""
 
     def lost(self: TransactionIndex, base_offset: int, next_offset: int) -> bool:
         self._aborted, self.entries = [], 0
         return False
 
     patch.setattr(TransactionIndex, "cut_unsound", lost)
+    patch.setattr(recovered, "_verify_transaction_indexes", lambda *_: 0)
 
 
 def plant_a_time_out_that_aborts_what_is_prepared(patch: Patch) -> None:
@@ -342,7 +344,7 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_a_time_out_that_aborts_what_is_prepared, 3, "was told that it committed"),
     (plant_epochs_without_an_end, 36, "was given to another"),
     (plant_a_beginning_that_is_answered_and_forgotten, 2, "answers 48"),
-    (plant_answers_to_markers_of_another_transaction, 5, "nobody will end"),
+    (plant_answers_to_markers_of_another_transaction, 3, "nobody will end"),
     (plant_aborts_that_are_commits, 0, "nobody asked for that"),
     (plant_offsets_that_an_abort_commits, 0, "never committed"),
     (plant_aborted_records_that_take_committed_ones_away, 0, "the newest is None"),
@@ -353,7 +355,7 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_ends_that_a_restart_forgets, 3, "its coordinator has"),
     (plant_markers_that_say_something_else_elsewhere, 0, "has it committed"),
     (plant_offsets_that_a_commit_drops, 0, "lost its committed offset"),
-    (plant_offsets_that_nobody_waits_for, 21, "has its effect twice"),
+    (plant_offsets_that_nobody_waits_for, 185, "has its effect twice"),
     (plant_an_epoch_that_is_given_twice, 2, "twice"),
     (plant_producer_ids_that_are_given_out_again, 2, "belongs to"),
     (plant_an_epoch_that_is_shut_out_while_markers_are_outstanding, 5, "no other client has asked"),

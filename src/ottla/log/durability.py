@@ -22,6 +22,7 @@ from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSlice, FileSystem
 from ottla.log.names import snapshot_name
 from ottla.log.producers import ProducerState
+from ottla.log.recovery import state
 from ottla.log.recovery.loading import Loaded
 from ottla.log.segments import LogSegments
 from ottla.log.syncing import Syncing
@@ -149,7 +150,7 @@ class Durability:
         try:
             if segments.active is not None:
                 segments.active.txn_index.flush()  # a replay from the snapshot on would not find these aborts again
-            self._files.write_atomically(path, producers.encode(), durable=False)
+            self._files.write_atomically(path, producers.encode(state.indexed(segments.all)), durable=False)
             self.syncing.replaced(path)
             previous = self.newest_snapshot
             if previous != end:

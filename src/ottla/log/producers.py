@@ -19,7 +19,7 @@ Rules (KIP-98, KIP-360, KIP-890; Kafka's ProducerStateManager.java, ProducerAppe
   passed the marker.
 
 Snapshots (`.snapshot`, named by their offset) have Kafka's format: version int16 1, CRC-32C over all that follows it,
-count, then 46 bytes per producer with its last batch. Kafka's reader ignores bytes after that, and Ottla adds two
+count, then 46 bytes per producer with its last batch. Kafka's reader ignores bytes after that, and Ottla adds three
 things there.
 
 First, the earlier ones of the last five batches. A producer may have several requests in flight when the node dies.
@@ -29,16 +29,20 @@ them again.
 Second, under the complement of the producer id, the transactions whose marker the high watermark had not passed.
 Without them the last stable offset would pass records that another leader may still cut off. Kafka does not store
 them.
+
+Third, under a producer id that does not exist, the summaries of the transaction indexes. No checksum covers an index,
+and a damaged one would show aborted records.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import Final, NamedTuple
 
 from ottla.log.answers import AppendRefusedError, Origin
+from ottla.log.index.transactions import IndexSummary
 from ottla.machine import WallMillis
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL, crc_of
@@ -53,6 +57,8 @@ SNAPSHOT_HEADER: Final = Struct(">hIi")
 SNAPSHOT_ENTRY: Final = Struct(">qhiqiqiq")
 SNAPSHOT_EARLIER: Final = Struct(">qiqiq")  # producer id, last sequence, last offset, offset delta, timestamp
 SNAPSHOT_ENDED: Final = Struct(">qiqiq")  # ~producer id, 1 if aborted, the marker's offset, 0, first offset
+SNAPSHOT_INDEX: Final = Struct(">qiqiq")  # INDEX_ID, number of entries, the segment's base offset, 0, checksum
+INDEX_ID: Final = 2**63 - 1
 SNAPSHOT_VERSION: Final = 1
 CRC_COVERS_FROM: Final = 6
 _CLIENT: Final = Origin.CLIENT
@@ -490,8 +496,9 @@ class ProducerState:
             del self.ended[first_offset]
         self.end_offset = max(self.end_offset, log_start_offset)
 
-    def encode(self) -> bytes:
-        """The bytes of a snapshot file."""
+    def encode(self, indexes: Mapping[int, IndexSummary] | None = None) -> bytes:
+        """The bytes of a snapshot file. `indexes`: the summaries of the transaction indexes that have entries, by base
+        offset."""
         body = bytearray(SNAPSHOT_HEADER.size)
         for entry in self.entries.values():
             batch = entry.batches[-1] if entry.batches else None
@@ -516,6 +523,8 @@ class ProducerState:
                 )
         for ended in self.ended.values():
             body += SNAPSHOT_ENDED.pack(~ended.producer_id, ended.aborted, ended.last_offset, 0, ended.first_offset)
+        for base_offset, summary in (indexes or {}).items():
+            body += SNAPSHOT_INDEX.pack(INDEX_ID, summary.entries, base_offset, 0, summary.checksum)
         SNAPSHOT_HEADER.pack_into(body, 0, SNAPSHOT_VERSION, 0, len(self.entries))
         crc = crc_of(memoryview(body), CRC_COVERS_FROM, len(body))
         SNAPSHOT_HEADER.pack_into(body, 0, SNAPSHOT_VERSION, crc, len(self.entries))
@@ -573,6 +582,18 @@ def decode_snapshot(snapshot: bytes) -> list[ProducerEntry]:
             entry.batches.append(SequencedBatch((last - delta) & SEQUENCE_MAX, last, last_offset, delta, timestamp))
         entries.append(entry)
     return entries
+
+
+def indexes_in(snapshot: bytes) -> dict[int, IndexSummary]:
+    """The summaries of transaction indexes in a sound snapshot, by base offset. Empty if there are none, or if Kafka or
+    an older version has written the snapshot."""
+    _, _, count = SNAPSHOT_HEADER.unpack_from(snapshot)
+    behind = memoryview(snapshot)[SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size :]
+    return {
+        base_offset: IndexSummary(entries, checksum)
+        for index_id, entries, base_offset, _, checksum in SNAPSHOT_INDEX.iter_unpack(behind)
+        if index_id == INDEX_ID
+    }
 
 
 def _ended_in(snapshot: bytes, count: int) -> Iterator[Transaction]:

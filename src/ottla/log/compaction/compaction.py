@@ -40,6 +40,7 @@ from struct import error as StructError
 from typing import Final
 
 from ottla.log import reading, removal
+from ottla.log.answers import StorageError
 from ottla.log.compaction import cleanable
 from ottla.log.compaction.filtering import BatchFilter, Kept, is_sound, key_offsets
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX
@@ -333,7 +334,7 @@ class Compaction:
     def _replace(self, group: list[Segment], cleaned: Segment) -> None:
         """Replace the group by the compacted segment, in one step for readers and appends. The decision is already on
         the disk, so no restart undoes it."""
-        log = self.log
+        log, has_aborts = self.log, any(segment.txn_index.aborted() for segment in group)
         try:
             for segment in group:
                 removal.discard_files(log, segment, self.now)
@@ -346,6 +347,9 @@ class Compaction:
         log.segments.compacted(group, cleaned)
         for base_offset in replaced - {cleaned.base_offset}:
             log.durability.drop_snapshot(base_offset)
+        if has_aborts:
+            with contextlib.suppress(StorageError):  # the next start would replay the whole log
+                log.write_snapshot()
 
 
 def _short(key: bytes) -> bytes:

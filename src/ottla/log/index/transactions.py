@@ -12,6 +12,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from ottla.log.files import File, FileSystem
 from ottla.log.index.file import IndexFile
+from ottla.protocol.records.checksum import crc32c
 
 TRANSACTION_ENTRY: Final = Struct(">hqqqq")
 VERSION: Final = 0
@@ -26,21 +27,30 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
+class IndexSummary(NamedTuple):
+    """The number of entries in a transaction index, and their CRC-32C."""
+
+    entries: int
+    checksum: int
+
+
 class TransactionIndex(IndexFile):
     """The transaction index of a segment. It has few entries: they are kept in memory from the first read on, and
     written when they are added."""
 
-    __slots__ = ("_aborted",)
+    __slots__ = ("_aborted", "_summary")
     ENTRY: ClassVar = TRANSACTION_ENTRY
 
     def __init__(self, files: FileSystem, path: str, *, empty: bool = False) -> None:
         super().__init__(files, path, entries=0 if empty else -1)
         self._aborted: list[AbortedTransaction] | None = [] if empty else None
+        self._summary: IndexSummary | None = None
 
     def append(self, entry: AbortedTransaction) -> None:
         """Add an entry. Raises OSError if it could not be written; it is kept all the same, and `flush` tries again."""
         self.aborted().append(entry)
         self.entries += 1
+        self._summary = None
         self._pending += TRANSACTION_ENTRY.pack(VERSION, *entry)
         self.flush()
 
@@ -54,13 +64,20 @@ class TransactionIndex(IndexFile):
             self.entries = len(self._aborted)
         return self._aborted
 
+    def summary(self) -> IndexSummary:
+        """The summary of all entries."""
+        if self._summary is None:
+            octets = self._octets
+            self._summary = IndexSummary(self.entries, crc32c(octets))
+        return self._summary
+
     def cut_unsound(self, base_offset: int, next_offset: int) -> bool:
         """Keep the leading entries that are in order and of transactions that ended in this segment.
 
         True if something was cut.
         """
         if not self._files.exists(self._path):
-            self._aborted, self.entries = [], 0
+            self._aborted, self.entries, self._summary = [], 0, None
             return False
         kept: list[AbortedTransaction] = []
         last = base_offset - 1
@@ -108,7 +125,7 @@ class TransactionIndex(IndexFile):
 
     def _keep(self, kept: list[AbortedTransaction]) -> bool:
         """Hold these leading entries. True if the file held more. Raises OSError."""
-        self._aborted, self.entries = kept, len(kept)
+        self._aborted, self.entries, self._summary = kept, len(kept), None
         size, wanted = self._handle().size(), self.entries * TRANSACTION_ENTRY.size
         if size < wanted:  # another process has cut it
             self._handle().truncate(0)

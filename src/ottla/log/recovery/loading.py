@@ -180,4 +180,5 @@ def _load_producers(
         end,
         wall_ms,
         note=note,
+        verify=True,
     )

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from ottla.log.files import FileSystem
-from ottla.log.index.transactions import AbortedTransaction
+from ottla.log.index.transactions import AbortedTransaction, IndexSummary
 from ottla.log.names import SNAPSHOT_SUFFIX, is_of_a_segment, offset_in, snapshot_name
-from ottla.log.producers import ProducerState, SnapshotUnreadableError, marker_in
+from ottla.log.producers import ProducerState, SnapshotUnreadableError, indexes_in, marker_in
 from ottla.log.segment import Segment
 from ottla.machine import WallMillis
 from ottla.protocol.records.batch import ATTRIBUTES_CONTROL, ATTRIBUTES_TRANSACTIONAL
@@ -57,21 +57,25 @@ def rebuild_producers(
     wall_ms: WallMillis,
     *,
     note: Note = lambda _: None,
+    verify: bool = False,
 ) -> int:
     """Build the producer state of a log with this end: the newest sound snapshot, then the batches after it.
 
     Unreadable snapshots are deleted and removed from `snapshots`. Aborts that the replay finds are added to their
-    segment's transaction index if it lacks them. Returns the number of replayed batches.
+    segment's transaction index if it lacks them. `verify`: the indexes were read from the disk, so they are compared
+    with the snapshot, and their later entries are replaced. Returns the number of replayed batches.
     """
     producers.clear(log_start_offset)
     # Deleting records removes no producer, so the remaining records of the first segment count.
     start = segments[0].base_offset if segments else log_start_offset
+    expected: dict[int, IndexSummary] = {}
     while snapshots:
         newest = snapshots[-1]
         path = f"{directory}/{snapshot_name(newest)}"
         try:
-            producers.restore(files.read_bytes(path), newest, wall_ms)
-            start = newest
+            snapshot = files.read_bytes(path)
+            producers.restore(snapshot, newest, wall_ms)
+            start, expected = newest, indexes_in(snapshot)
             break
         except (SnapshotUnreadableError, FileNotFoundError) as error:
             snapshots.pop()
@@ -79,12 +83,45 @@ def rebuild_producers(
                 files.unlink(path)
             note(f"{path}: removed, {error}.")
     replayed = 0
+    if verify:
+        replayed += _verify_transaction_indexes(directory, segments, start, end_offset, expected, note)
     if start < end_offset:
         for at, segment in enumerate(segments):
             if at + 1 == len(segments) or segments[at + 1].base_offset > start:
                 replayed += _replay(segment, producers, start)
     producers.end_offset = end_offset
     return replayed
+
+
+def indexed(segments: list[Segment]) -> dict[int, IndexSummary]:
+    """The summaries of the transaction indexes that have entries, by base offset."""
+    summaries = {segment.base_offset: segment.txn_index.summary() for segment in segments}
+    return {base_offset: summary for base_offset, summary in summaries.items() if summary.entries}
+
+
+def _verify_transaction_indexes(
+    directory: str,
+    segments: list[Segment],
+    start: int,
+    end_offset: int,
+    expected: dict[int, IndexSummary],
+    note: Note,
+) -> int:
+    """Drop the entries from `start` on, which a replay adds again, and compare the others with a snapshot's summaries.
+    If they differ, rebuild all from the batches. Without a summary, the indexes are trusted. Returns the number of
+    replayed batches."""
+    if start < end_offset:
+        for at, segment in enumerate(segments):
+            if at + 1 == len(segments) or segments[at + 1].base_offset > start:
+                segment.txn_index.truncate_to(start)
+    bases = {segment.base_offset for segment in segments}  # retention may have deleted others since
+    if not expected or indexed(segments) == {base: expected[base] for base in expected if base in bases}:
+        return 0
+    note(f"{directory}: rebuilt its indexes of aborted transactions, because they did not match.")
+    for segment in segments:
+        segment.txn_index.truncate_to(segment.base_offset)
+    all_producers = ProducerState(0)
+    return sum(_replay(segment, all_producers, segment.base_offset) for segment in segments)
 
 
 def _replay(segment: Segment, producers: ProducerState, start: int) -> int:
