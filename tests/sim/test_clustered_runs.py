@@ -14,13 +14,13 @@ from ottla.sim.__main__ import WORKLOADS
 from ottla.sim.workloads.clustered_access import ClusteredAccessRun
 from ottla.sim.workloads.clustered_admins import ClusteredAdminsRun
 from ottla.sim.workloads.elected_cluster import ElectedCluster
-from tests.sim.test_seeds import KEPT, each_of, kept
+from tests.sim.test_seeds import each_of, kept
 
 CLUSTERED = ("cluster-transactions", "cluster-groups", "cluster-share")
 FRESH = (1_002,)
 EACH = [each for workload in CLUSTERED for each in each_of(FRESH, kept(workload), workload)]
 SPOILED = ("spoiled-transactions", "spoiled-share")
-EACH += [pytest.param(workload, seed, marks=KEPT) for workload in SPOILED for seed in kept(workload)]
+EACH += [pytest.param(workload, seed, marks=pytest.mark.long) for workload in SPOILED for seed in kept(workload)]
 
 
 @pytest.mark.parametrize(("workload", "seed"), EACH)
