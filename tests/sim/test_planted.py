@@ -243,7 +243,7 @@ def test_a_success_that_nobody_knows_of(monkeypatch: pytest.MonkeyPatch) -> None
         original(self, now, token, answer)
 
     monkeypatch.setattr(Metadata, "reread", hopeful)
-    assert_found("is there 0 times", "was told that its number", "handed out twice", seed=2)
+    assert_found("is there 0 times", "was told that its number", "handed out twice", seed=40)
 
 
 def test_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
