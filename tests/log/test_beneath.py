@@ -167,11 +167,7 @@ def test_a_new_segment_is_empty_whatever_file_has_its_name() -> None:
     assert raw(as_a_start_finds_it(files)) == raw(log)
 
 
-@pytest.mark.parametrize("harm", [remove, replace, flip])
-@pytest.mark.parametrize("name", [LEADER_EPOCH_FILE, PARTITION_METADATA_FILE])
-def test_a_small_file_is_written_again(name: str, harm: Harm) -> None:
-    files, log = filled()
-    path = f"{DIRECTORY}/{name}"
+def is_written_again(files: Disk, log: Log, path: str, harm: Harm) -> None:
     before = files.content(path)
     files.settle_everything()
     harm(files, path)
@@ -179,6 +175,13 @@ def test_a_small_file_is_written_again(name: str, harm: Harm) -> None:
     assert not damage
     assert note.startswith(f"{path}: written again")
     assert files.content(path) == before
+
+
+@pytest.mark.parametrize("harm", [remove, replace, flip])
+@pytest.mark.parametrize("name", [LEADER_EPOCH_FILE, PARTITION_METADATA_FILE])
+def test_a_small_file_is_written_again(name: str, harm: Harm) -> None:
+    files, log = filled()
+    is_written_again(files, log, f"{DIRECTORY}/{name}", harm)
 
 
 # ---- indexes -------------------------------------------------------------------------------------------------------
@@ -247,12 +250,7 @@ def test_the_index_of_aborted_transactions_is_written_again() -> None:
     before, aborted = files.content(path), list(segment.txn_index.aborted())
     assert aborted
     for harm in (remove, replace, flip, empty):
-        files.settle_everything()
-        harm(files, path)
-        damage, (note,) = scrubbed(log)
-        assert not damage
-        assert note.startswith(f"{path}: written again")
-        assert files.content(path) == before
+        is_written_again(files, log, path, harm)
     files.put(f"{log.segments[-1].path}.txnindex", before)
     assert scrubbed(log)[1]
     assert as_a_start_finds_it(files).segments[0].txn_index.aborted() == aborted

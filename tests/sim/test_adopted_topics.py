@@ -57,6 +57,17 @@ def record_of(cluster: ElectedCluster, name: str = TOPIC) -> TopicRecord:
     return cluster.image.topics[name].record
 
 
+def waiting_for_node_3() -> ElectedCluster:
+    """A cluster with a restored store in which a topic is on hold, because node 3 does not start."""
+    cluster, copy = running(12)
+    restored(cluster, copy)
+    for node_id in (1, 2):
+        cluster.begin(node_id)
+    cluster.until(lambda: TOPIC in cluster.image.topics and len(record_of(cluster).partitions[0].replicas) == 2)
+    cluster.run(1_000)
+    return cluster
+
+
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
 def test_topics_that_the_store_has_lost_are_adopted_with_every_record(order: tuple[int, int, int]) -> None:
     cluster, copy = running(11)
@@ -94,12 +105,7 @@ def test_the_checker_notices_a_topic_that_is_released_too_early(monkeypatch: pyt
 
 
 def test_an_operator_releases_a_topic_whose_last_node_does_not_return() -> None:
-    cluster, copy = running(12)
-    restored(cluster, copy)
-    for node_id in (1, 2):
-        cluster.begin(node_id)
-    cluster.until(lambda: TOPIC in cluster.image.topics and len(record_of(cluster).partitions[0].replicas) == 2)
-    cluster.run(1_000)
+    cluster = waiting_for_node_3()
     cluster.ask(1, ElectLeadersRequest(1, None))
     cluster.until(more_is_acknowledged(cluster, 20), 20_000)
     cluster.begin(3)
@@ -107,12 +113,7 @@ def test_an_operator_releases_a_topic_whose_last_node_does_not_return() -> None:
 
 
 def test_the_removal_of_a_node_that_does_not_return_releases_what_waits_for_it() -> None:
-    cluster, copy = running(12)
-    restored(cluster, copy)
-    for node_id in (1, 2):
-        cluster.begin(node_id)
-    cluster.until(lambda: TOPIC in cluster.image.topics and len(record_of(cluster).partitions[0].replicas) == 2)
-    cluster.run(1_000)
+    cluster = waiting_for_node_3()
     assert cluster.leader() is None
     cluster.ask(1, UnregisterBrokerRequest(3))
     cluster.until(more_is_acknowledged(cluster, 20), 20_000)

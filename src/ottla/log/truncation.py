@@ -122,13 +122,7 @@ def truncate_fully_and_start_at(log: LogState, offset: int, now: int) -> None:
     if log.on_disk:
         _begin_at(log, offset, now)
     log.durability.drop_snapshots_above(-1)
-    log.epochs.clear()
-    log.producers.clear(offset)
-    log.offsets.restarted(offset)
-    log.syncing.restarted(offset)
-    log.durability.cut_gaps(offset)
-    log.durability.replayed(0)
-    log.state_rebuilt()
+    _restarted(log, offset)
     log.write_epochs()
 
 
@@ -139,18 +133,23 @@ def start_over(log: LogState) -> None:
     log.segments.log_deleted()
     log.durability.directory_lost()
     start = log.log_start_offset
-    log.epochs.clear()
-    log.producers.clear(start)
-    log.offsets.restarted(start)
-    log.syncing.restarted(start)
-    log.durability.cut_gaps(start)
-    log.durability.replayed(0)
-    log.state_rebuilt()
+    _restarted(log, start)
     try:
         cleanable.cut_checkpoint(log, start)
         log.durability.make_directory(log.topic_id)
     except OSError as error:
         raise StorageError(f"emptying {log.directory} failed: {error}") from error
+
+
+def _restarted(log: LogState, offset: int) -> None:
+    """Forget what was known of the records: the log is empty, and begins at `offset`."""
+    log.epochs.clear()
+    log.producers.clear(offset)
+    log.offsets.restarted(offset)
+    log.syncing.restarted(offset)
+    log.durability.cut_gaps(offset)
+    log.durability.replayed(0)
+    log.state_rebuilt()
 
 
 def _begin_at(log: LogState, offset: int, now: int) -> None:

@@ -276,10 +276,9 @@ def without_collections() -> Iterator[None]:
 
 def run_in_thread(options: ServerOptions) -> Running:
     """Run a server on a new loop in a new thread; returns when it is ready, raises what its start raised."""
-    with without_collections():
-        import uvloop
+    import uvloop
 
-        from ottla.server.main import Server
+    from ottla.server.main import Server
 
     started: Future[tuple[Server, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
     ended: Future[None] = Future()
