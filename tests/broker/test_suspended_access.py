@@ -12,6 +12,8 @@ from ottla.broker.requests import RequestRefusedError
 from ottla.protocol.framing import RequestHeader, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -62,7 +64,8 @@ def node(tmp_path: Path) -> Lonely:
 
 def test_what_depends_on_acls_is_refused_until_the_node_hears_of_its_cluster(node: Lonely) -> None:
     ada, root = node.channel("ada"), node.channel("root")
-    asked = (MetadataRequest([]), DescribeClusterRequest(), ListGroupsRequest())
+    sent_by_nodes_too = (FetchRequest(), FindCoordinatorRequest("group"))
+    asked = (MetadataRequest([]), DescribeClusterRequest(), ListGroupsRequest(), *sent_by_nodes_too)
     assert all(node.ask(ada, message) for message in asked)
     node.stage.now += LEASE_MS + 1
     assert not any(node.ask(ada, message) for message in asked)

@@ -293,8 +293,7 @@ class Node(Core):
         """
         if served.spec.key is ApiKey.SASL_AUTHENTICATE and not self.sasl.is_of_node(channel):
             raise RequestRefusedError(UNKNOWN_PASSWORDS)
-        needs_acls = not (served.spec.before_authentication or served.spec.between_nodes)
-        if needs_acls and self.access.depends_on_acls(channel.identity):
+        if not served.spec.before_authentication and self.access.depends_on_acls(channel.identity):
             raise RequestRefusedError(UNKNOWN_ACLS)
         if served.needs_lease:
             # Otherwise a client would ask this node for the new leader: librdkafka asks the broker that it used last.
