@@ -68,10 +68,20 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from tests.harness.scheduling import Scheduling  # pytest-xdist may be missing
+
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """Fork the workers of a whole run from a process that has imported all test files."""
+    """Fork the workers of a whole run from a process that has collected all tests."""
     if [Path(config.rootpath, arg) for arg in config.args] == [Path(__file__).parent]:
         nursery = config.stash[NURSERY] = Nursery([str(each) for each in config.invocation_params.args])
+        config.pluginmanager.register(nursery)
         for spec in specs:
             spec.python = nursery.command
 

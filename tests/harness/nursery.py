@@ -1,14 +1,15 @@
-"""Forks the workers of a whole run from one process that has imported every test file.
+"""Forks the workers of a whole run from one process that has collected every test.
 
-Each worker needs all test files and what they import, which takes seconds of CPU. The nursery imports them once, and
-the workers share its memory. pytest-xdist starts what it takes for a Python; that is a stand-in, which hands its
-standard files to the nursery and waits until the worker that got them has ended.
+Each worker needs all test files, what they import, and a list of all tests, which takes seconds of CPU. The nursery
+makes these once, and the workers share its memory (tests/harness/worker.py). pytest-xdist starts what it takes for a
+Python; that is a stand-in, which hands its standard files to the nursery and waits until the worker that got them has
+ended.
 
     python -m tests.harness.nursery LISTENER ARGUMENTS...     # the nursery; it ends when its standard input does
     python nursery.py NAME -u -c CODE                         # a stand-in
 
-Invariant: no thread is lost in a fork. The nursery starts none; a library that starts one when it is imported is left
-to the workers (`WITH_THREADS`). OpenBLAS stops its threads before a fork, and starts them again.
+Invariant: no thread is lost in a fork that anyone needs. OpenBLAS stops its threads before a fork, and starts them
+again. jemalloc, in deltalake, has one that returns memory; its forks have none.
 """
 
 import os
@@ -21,8 +22,6 @@ import sys
 import warnings
 
 CODE_MAX = 4096
-WITH_THREADS = "deltalake"
-"""What a nursery does not import."""
 
 
 class Nursery:
@@ -41,6 +40,10 @@ class Nursery:
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
             )
+
+    def pytest_xdist_getremotemodule(self) -> str:
+        """What pytest-xdist executes in a worker: a hook of it, to which this is a plugin."""
+        return "from tests.harness.worker import work; work(channel)"
 
     def close(self) -> None:
         """Return when the nursery and all workers have ended; those that still run are killed."""
@@ -81,38 +84,15 @@ def nurse(listener: socket.socket) -> str | None:
     return None
 
 
-def import_tests(arguments: list[str]) -> None:
-    """Import every test file as the collection of a run with these arguments does: asserts are rewritten, and options
-    are known. What fails is imported again by the collection, which tells of it."""
-    from contextlib import suppress
-    from pathlib import Path
-
-    import pytest
-    from _pytest.config import _prepareconfig
-    from _pytest.pathlib import import_path
-
-    config = _prepareconfig([*arguments, "--capture=no"], None)
-    from xdist.remote import setup_config  # a plugin is not imported before pytest does
-
-    setup_config(config, None)
-    config._do_configure()
-    sys.modules[WITH_THREADS] = None  # type: ignore[assignment]  # whoever imports it is imported by the workers
-    mode = str(config.getoption("importmode"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for file in sorted(Path(__file__).parents[1].rglob("test_*.py")):
-            with suppress(Exception, pytest.skip.Exception):
-                import_path(file, mode=mode, root=config.rootpath, consider_namespace_packages=False)
-    del sys.modules[WITH_THREADS]
-    config._ensure_unconfigure()
-
-
 def main(listener: socket.socket, arguments: list[str]) -> None:
+    import contextlib
     import gc
     import types
 
+    from tests.harness.collected import collect
+
     gc.disable()
-    import_tests(arguments)
+    collect(arguments)
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = nurse(listener)
@@ -121,7 +101,21 @@ def main(listener: socket.socket, arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv[:] = ["-c"]
     sys.modules["__main__"] = run = types.ModuleType("__main__")
-    exec(code, run.__dict__)
+    with contextlib.suppress(SystemExit):
+        exec(code, run.__dict__)
+    end()
+
+
+def end() -> None:
+    """End as Python does, but free nothing: that would copy all of the memory that the workers share."""
+    import atexit
+    import threading
+
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 # ---- a stand-in ----------------------------------------------------------------------------------------------------
