@@ -1,6 +1,8 @@
 """`ottla doctor`: what it prints, its exit codes, and bundles."""
 
 import json
+import re
+import shlex
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from ottla.cli import doctor as command
 from ottla.cli.main import main
+from ottla.demo.stuck import COUNT, stick
 from ottla.doctor.snapshot import Evidence, Partition, Snapshot, Topic
 from ottla.testing import EmbeddedBroker
 
@@ -49,6 +52,27 @@ def test_a_healthy_node(tmp_path: Path, printed: Callable[[], tuple[str, str]]) 
         assert err == "Examined 1 node, 0 topics, 0 groups, over 0 s: 0 findings.\n"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert ended(printed, "--from", str(path), "--only", "stuck")[0] == 0
+
+
+def test_the_commands_for_a_share_group_that_has_paused_itself_mend_it(printed: Callable[[], tuple[str, str]]) -> None:
+    with EmbeddedBroker() as broker:
+        where = ("-b", broker.bootstrap_servers)
+
+        def advice() -> list[str]:
+            _, out, _ = ended(printed, *where, "--window", "0", "--format", "json", "--only", "share-group-idle")
+            return [each["advice"] for each in json.loads(out)["findings"]]
+
+        jobs = stick(broker.bootstrap_servers)
+        try:
+            (text,) = advice()
+            commands = re.findall("`ottla ([^`]*)`", text)
+            assert [each.split()[1] for each in commands] == ["redrive", "resume", "redrive"]
+            for each in commands:
+                assert main([*shlex.split(each), *where]) == 0
+            assert jobs.work(60, lambda: len(jobs.done) == COUNT), "each mail was sent, also those that had failed"
+            assert advice() == []
+        finally:
+            jobs.stop()
 
 
 def test_the_worst_ten_findings_their_advice_and_what_was_not_seen(

@@ -14,6 +14,7 @@ from ottla.console.browsing.texts import shown
 from ottla.console.page import InputError, time_in
 from ottla.console.pages.messages import caught_up, cursor_of, cursor_text
 from ottla.protocol.records import Record
+from ottla.schemas.decoder import Decoded
 
 ORDER = {"id": 7, "user": {"name": "ann", "odd name": 1.5}, "items": [{"sku": "a"}, {"sku": "b"}], "gift": None}
 
@@ -76,6 +77,65 @@ def test_a_record_must_meet_every_condition(query: dict[str, str], accepted: boo
     search = filter_of(query)
     assert search.is_empty == (not any(query.values()))
     assert search.accepts(RECORD) == accepted
+
+
+@pytest.mark.parametrize(
+    ("written", "typed", "found"),
+    [
+        ("1", "1.0", True),
+        ("1.0", "1", True),
+        ("1.10", "1.1", True),
+        ("1e3", "1000", True),
+        ("0.1", "0.1000000000000000055", False),
+        ("1e999", "1e999", True),
+        ("1e999", "1e1000", False),
+        ("1e999", "Infinity", False),
+        ("1e999", "inf", False),
+        ("-1e999", "-Infinity", False),
+        ("Infinity", "Infinity", True),
+        ("NaN", "NaN", True),
+        ("9007199254740993", "9007199254740993", True),
+        ("9007199254740993", "9007199254740992", False),
+        ("9007199254740993.0", "9007199254740993", True),
+        ("1" * 5_000, "1" * 5_000, True),
+        ("1e-400", "0", False),
+        ("0.0", "-0", True),
+        ("1e99999999999999999999", "1e99999999999999999999", True),
+        ("1e99999999999999999999", "1e99999999999999999998", False),
+        ("1", "true", False),
+        ("true", "1", False),
+        ("true", "true", True),
+        ("0", "false", False),
+        ("null", "null", True),
+        ('"null"', "null", True),
+        ('"7"', "7", True),
+        ('"7"', '"7"', True),
+        ("7", '"7"', False),
+        ("7", "+7", False),
+        ("7", "0x7", False),
+        ("7", "1_000", False),
+        ("7", " 7 ", True),
+        ('"ann"', "ann", True),
+        ('"ann"', '"ann"', True),
+        ('"1.0"', "1", False),
+        ('"\\ud800"', "x", False),
+        ('{"a":1,"b":[2]}', '{"b": [2.0], "a": 1}', True),
+        ('{"a":1}', '{"a": true}', False),
+        ('{"a":1}', '{"a": 1, "b": 2}', False),
+        ("[1,2]", "[1, 2]", True),
+        ("[1,2]", "[2, 1]", False),
+        ("[1]", "[" * 100_000, False),
+        ("[" * 500 + "]" * 500, "[" * 500 + "]" * 500, True),
+    ],
+)
+def test_a_value_at_a_path_is_compared_exactly(written: str, typed: str, found: bool) -> None:
+    value = f'{{"a": {written}}}'.encode()
+    assert filter_of({"path": "$.a", "is": typed}).accepts(Record(value=value)) == found
+
+
+@pytest.mark.parametrize(("typed", "found"), [("1", True), ("1.0", True), ("1.5", False), ("01", False)])
+def test_a_decoded_key_is_compared_as_json(typed: str, found: bool) -> None:
+    assert filter_of({"key": typed}).accepts(Record(key=b"\x00\x02"), Decoded(b"1.0", "orders-key", "")) == found
 
 
 def test_values_that_are_no_json_have_no_paths() -> None:

@@ -39,9 +39,9 @@ class Opened:
     errors: list[str] = field(default_factory=list[str])
 
     def go(self, path: str) -> None:
-        """Open a page, and wait for its parts."""
+        """Open a page, and wait for its parts that are not folded."""
         self.page.goto(self.address.replace("/?", f"{path}{'&' if '?' in path else '?'}"))
-        self.page.wait_for_selector(".loading", state="detached")
+        self.page.wait_for_selector(".loading:visible", state="detached")
 
     def accessibility(self) -> list[str]:
         """What axe-core finds wrong with the page: rule and place."""

@@ -5,12 +5,11 @@ A key or value that a schema decodes is searched as JSON, and its text as bytes 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ottla.console.browsing.json_path import InvalidPathError, found_in, parsed
+from ottla.console.browsing.json_path import InvalidPathError, Wanted, found_in, parsed, read_json, wanted
 from ottla.console.browsing.texts import JSON_BYTES_MAX
 from ottla.console.errors import InputError
 from ottla.expressions import InvalidExpressionError, searching
@@ -26,11 +25,12 @@ class Filter:
     """The conditions of a search, all of which a record must meet. `texts` repeats them for the form."""
 
     key: bytes | None = None
+    decoded_key: Wanted | None = None
     contains: bytes | None = None
     matches: Callable[[str], bool] | None = None
     header: tuple[str, bytes | None] | None = None
     steps: tuple[str | int | None, ...] | None = None
-    equals: str | None = None
+    equals: Wanted | None = None
     texts: Mapping[str, str] = None  # type: ignore[assignment]
 
     @property
@@ -45,7 +45,7 @@ class Filter:
     def accepts(self, record: Record, key: Decoded | None = None, value: Decoded | None = None) -> bool:
         """Whether the record meets every condition; the cheap ones are tried first. `key`, `value`: decoded."""
         key_text, text = _content(record.key, key), _content(record.value, value)
-        if self.key is not None and self.key not in (record.key, _bare(key)):
+        if self.key is not None and self.key != record.key and not self._is_key(key):
             return False
         if self.header is not None and not self._has_header(record):
             return False
@@ -56,6 +56,15 @@ class Filter:
             return False
         return self.steps is None or self._has_at_path(text)
 
+    def _is_key(self, decoded: Decoded | None) -> bool:
+        """Whether a decoded key is the one that the user typed."""
+        if self.decoded_key is None or decoded is None or decoded.json is None:
+            return False
+        try:
+            return self.decoded_key.is_equal(read_json(decoded.json))
+        except (ValueError, RecursionError):
+            return False
+
     def _has_header(self, record: Record) -> bool:
         assert self.header is not None
         name, value = self.header
@@ -65,10 +74,10 @@ class Filter:
         if len(value) > JSON_BYTES_MAX:
             return False
         try:
-            found = found_in(json.loads(value), self.steps or ())
+            found = found_in(read_json(value), self.steps or ())
+            return bool(found) if self.equals is None else any(map(self.equals.is_equal, found))
         except (ValueError, RecursionError):
             return False
-        return bool(found) if self.equals is None else any(_text(each) == self.equals for each in found)
 
 
 def _content(data: bytes | None, decoded: Decoded | None) -> bytes:
@@ -76,20 +85,8 @@ def _content(data: bytes | None, decoded: Decoded | None) -> bytes:
     return (data or b"") if decoded is None or decoded.json is None else decoded.json
 
 
-def _bare(decoded: Decoded | None) -> bytes | None:
-    """A decoded key as a user types it: text without quotes."""
-    if decoded is None or decoded.json is None:
-        return None
-    return _text(json.loads(decoded.json)).encode("utf-8", "surrogatepass")  # JSON can hold halves of characters
-
-
 def _name(name: Any) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
-
-
-def _text(value: Any) -> str:
-    """A value of JSON as a user types it: text without quotes."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def filter_of(query: Mapping[str, str]) -> Filter:
@@ -100,11 +97,12 @@ def filter_of(query: Mapping[str, str]) -> Filter:
     try:
         return Filter(
             key=texts["key"].encode("utf-8", "surrogateescape") if "key" in texts else None,
+            decoded_key=wanted(texts["key"]) if "key" in texts else None,
             contains=texts["text"].encode("utf-8", "surrogateescape") if "text" in texts else None,
             matches=searching(texts["regex"]) if "regex" in texts else None,
             header=None if header is None else (name, value.encode("utf-8", "surrogateescape") if equals else None),
             steps=parsed(texts["path"]) if "path" in texts else None,
-            equals=texts.get("is"),
+            equals=wanted(texts["is"]) if "is" in texts else None,
             texts=texts,
         )
     except InvalidExpressionError as wrong:

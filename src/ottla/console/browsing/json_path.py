@@ -1,9 +1,15 @@
-"""Finds values in JSON by a path: `$.user.ids[0]`, `$['odd name'].*`. A subset of RFC 9535, without expressions."""
+"""Finds values in JSON by a path: `$.user.ids[0]`, `$['odd name'].*`. A subset of RFC 9535, without expressions.
+
+Numbers keep their exact value: 1, 1.0 and 1e0 are equal, and neither 0.1 nor 1e999 is rounded.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 STEPS_MAX: Final = 32
@@ -61,3 +67,56 @@ def _children(value: Any, step: str | int | None) -> Iterator[Any]:
             yield from value
         elif isinstance(step, int) and -len(value) <= step < len(value):
             yield value[step]
+
+
+def _number(text: str) -> Decimal | str:
+    """The exact value of a number; the text itself if its exponent has more than 17 digits."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return text
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_number, parse_float=_number, parse_constant=str)
+
+
+def read_json(data: bytes) -> Any:
+    """The value of JSON, with a Decimal for each number. Raises ValueError or RecursionError."""
+    return _DECODER.decode(data.decode(json.detect_encoding(data), "surrogatepass"))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A value to compare with: a text as a user types it, which may also be JSON. `value` is that of JSON, or the
+    text."""
+
+    text: str
+    value: Any
+
+    def is_equal(self, found: Any) -> bool:
+        """Whether a value of JSON is this text or this value."""
+        return _is_same(found, self.text) or _is_same(found, self.value)
+
+
+def wanted(text: str) -> Wanted:
+    """What a user means who types this text: 1.0 is a number, ann and "ann" are texts, and {"a": 1} is an object."""
+    try:
+        return Wanted(text, _DECODER.decode(text))
+    except (ValueError, RecursionError):
+        return Wanted(text, text)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values of JSON are equal. True is not 1, and the order of an object's members does not matter."""
+    pairs = [(one, other)]
+    while pairs:
+        one, other = pairs.pop()
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, dict) and one.keys() == other.keys():
+            pairs += ((each, other[name]) for name, each in one.items())
+        elif isinstance(one, list) and len(one) == len(other):
+            pairs += zip(one, other, strict=True)
+        elif isinstance(one, (dict, list)) or one != other:
+            return False
+    return True

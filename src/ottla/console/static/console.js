@@ -7,21 +7,36 @@
   let paused = false;
   let going = false;
 
+  // An answer for the page itself replaces its notice too.
+  const replaces = (target, node) =>
+    target.contains(node) || (target.id === "live" && document.getElementById("notice").contains(node));
+
   const isBusy = (target) => {
     const active = document.activeElement;
     if (target.id === "tail") return false;
     const typing = active && target.contains(active) && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName);
     const chosen = window.getSelection();
-    const selecting = chosen && !chosen.isCollapsed && target.contains(chosen.anchorNode);
+    const selecting = chosen && !chosen.isCollapsed && replaces(target, chosen.anchorNode);
+    const edited = [...target.querySelectorAll("input, textarea")].some((each) => each.value !== each.defaultValue);
     const open = target.querySelector("details[open]:not(.fold)");
-    return typing || selecting || open;
+    return typing || edited || selecting || open;
   };
 
   document.addEventListener("htmx:beforeRequest", (event) => {
     const target = event.detail.target;
     const first = target.querySelector(".loading");
-    if (!first && (paused || document.hidden || isBusy(target))) event.preventDefault();
+    const isFolded = target.closest("details:not([open])");
+    if (isFolded) target.dataset.missed = "yes";
+    if (isFolded || (!first && (paused || document.hidden || isBusy(target)))) event.preventDefault();
   });
+
+  // A folded part asks when it is opened.
+  document.addEventListener("toggle", (event) => {
+    for (const part of event.target.open ? event.target.querySelectorAll("[data-missed]") : []) {
+      delete part.dataset.missed;
+      window.htmx.trigger(part, "opened");
+    }
+  }, true);
 
   document.addEventListener("htmx:configRequest", (event) => {
     if (!event.detail.target.querySelector(".loading")) event.detail.headers["ottla-refresh"] = "true";
@@ -58,14 +73,13 @@
 
   label();
   fold();
-  const here = document.querySelector("header ul a[aria-current]");
-  if (here) here.closest("ul").scrollLeft = here.offsetLeft - here.closest("ul").offsetLeft - 40;
 
   const place = (element) => element && (element.id ? `#${CSS.escape(element.id)}` : element.getAttribute("href"));
   let focused = null;
   document.addEventListener("htmx:beforeSwap", (event) => {
     const active = document.activeElement;
-    focused = event.detail.target.contains(active) ? place(active) : null;
+    const within = event.detail.target.contains(active) ? event.detail.target.id : "notice";
+    focused = replaces(event.detail.target, active) ? { within, place: place(active) } : null;
   });
   document.addEventListener("htmx:afterSwap", (event) => {
     trouble().hidden = true;
@@ -73,10 +87,11 @@
     fold();
     const messages = document.querySelector("#messages");
     if (messages) [...messages.tBodies].slice(ARRIVED_MAX).forEach((each) => each.remove());
-    if (!focused) return;
-    const found = focused.startsWith("#")
-      ? document.querySelector(focused)
-      : [...event.detail.target.querySelectorAll("a")].find((each) => each.getAttribute("href") === focused);
+    const root = focused && focused.place && document.getElementById(focused.within);
+    if (!root) return;
+    const found = focused.place.startsWith("#")
+      ? root.querySelector(focused.place)
+      : [...root.querySelectorAll("a")].find((each) => each.getAttribute("href") === focused.place);
     if (found) found.focus({ preventScroll: true });
   });
   document.addEventListener("htmx:sendError", () => {

@@ -62,9 +62,8 @@ def _paused(group: Group, lag: int) -> Finding:
         sentence = f"{group.name} has paused itself, because too many of its records failed within a minute. {waits}"
         shown = f"ottla share-groups redrive {group.name}"
         advice = (
-            f"list the failed records with `{shown}`; only the log of the member that refused one says why. Mend the "
-            f"cause, then `{resume}` for the records that wait, and `{shown} --execute` for those that failed, in "
-            "either order"
+            f"list the failed records with `{shown}`; the log of the member that rejected a record says why. Mend the "
+            f"cause. Deliver the waiting records with `{resume}`. Send back the failed ones with `{shown} --execute`"
         )
         return Finding(Severity.WARNING, group.name, sentence, advice)
     sentence = f"{group.name} is paused, and {waits}" if lag else f"{group.name} is paused. {waits}"
