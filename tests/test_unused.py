@@ -68,6 +68,7 @@ FROM_OUTSIDE = {
     "ottla/spark/codec/native.py": ("linkage", "llvmlite"),
     "ottla/spark/format.py": ("stream(Reader|Writer)", "Spark's DataSource"),
     "ottla/cli/[cl]*.py": ("check_hostname verify_mode", "ssl"),
+    "ottla/client/set_up.py": ("check_hostname", "ssl"),
     "ottla/console/serving.py": ("minimum_version", "ssl"),
     "ottla/server/tls_settings.py": ("check_hostname (minimum|maximum)_version", "ssl"),
     "ottla/spark/platform/client_properties.py": ("check_hostname", "ssl"),

@@ -9,11 +9,12 @@ versions that it exists in, as `owner string? 1+`. A published version never cha
 """
 
 PRIVATE_MESSAGES = """
-api DescribeSharePartitions key=10900 versions=0-0 flexible=0
+api DescribeSharePartitions key=10900 versions=0-1 flexible=0
 request
     group_id string
     topics []Topic? default=null
     runs_max int32 default=1000
+    with_reasons bool 1+
   struct Topic
     name string
     partitions []Partition
@@ -57,6 +58,11 @@ response
     dead_letter_count int64
     next_offset int64 default=-1
     runs []Run
+    reasons []Reason 1+
+  struct Reason
+    text string
+    failure_count int64
+    last_ms int64
   struct Run
     first_offset int64
     last_offset int64
@@ -70,6 +76,8 @@ response
     held_ms int64 default=-1
     lock_left_ms int64 default=-1
     next_try_ms int64 default=-1
+    reason string? 1+ default=null
+    reason_delivery_count int16 1+ default=-1
 api DescribeObservations key=10901 versions=0-1 flexible=0
 request
     group_id string? default=null
@@ -192,4 +200,36 @@ response
   struct InnerAnswer
     error_code int16
     content bytes
+api ExplainShareRecords key=10903 versions=0-0 flexible=0
+request
+    group_id string
+    member_id string? default=null
+    topics []Topic
+  struct Topic
+    name string
+    partitions []Partition
+  struct Partition
+    partition_index int32
+    records []Record
+  struct Record
+    offset int64
+    delivery_count int16
+    reason string
+response
+    throttle_time_ms int32
+    error_code int16
+    error_message string? default=null
+    topics []Topic
+  struct Topic
+    name string
+    partitions []Partition
+  struct Partition
+    partition_index int32
+    error_code int16
+    error_message string? default=null
+    records []Record
+  struct Record
+    offset int64
+    error_code int16
+    error_message string? default=null
 """

@@ -5,6 +5,8 @@ import sys
 
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 
+from ottla.client import ShareReasons
+
 SETTINGS = {
     "bootstrap.servers": os.environ.get("OTTLA_BOOTSTRAP", "localhost:9092"),
     "group.id": "thumbnails",
@@ -22,20 +24,22 @@ def work(message: Message) -> None:
     if not job.endswith(".png"):
         raise ValueError("not a picture")
     if job.startswith("busy") and message.delivery_count() == 1:
-        raise TryAgainError
+        raise TryAgainError("the camera is busy")
     print("done", job, "in delivery", message.delivery_count(), flush=True)
 
 
 def main(idle_s: float) -> None:
-    with ShareConsumer(SETTINGS) as worker:
+    with ShareConsumer(SETTINGS) as worker, ShareReasons(SETTINGS) as reasons:
         worker.subscribe(["pictures"])
         while messages := list(worker.poll(idle_s)):
             for message in messages:
                 try:
                     work(message)
-                except TryAgainError:
+                except TryAgainError as error:
+                    reasons.give(message, error)
                     worker.acknowledge(message, AcknowledgeType.RELEASE)
-                except ValueError:
+                except ValueError as error:
+                    reasons.give(message, error)
                     worker.acknowledge(message, AcknowledgeType.REJECT)
                 else:
                     worker.acknowledge(message, AcknowledgeType.ACCEPT)

@@ -298,7 +298,8 @@ def test_dead_letters_go_back_whole_and_only_once(
     produce(ottla_broker, queue, colour="red")
     assert take(ottla, queue, 4, "--ack", "reject") == ["2", "3", "4", "letter"]
     planned = ottla("share-groups", "redrive", queue, "--header", "colour=red").rows()
-    ((*row, first, last),) = planned
+    ((*row, first, last, client_id, reason),) = planned
+    assert (client_id, reason) == ("ottla", "-"), "the member that rejected it gave no reason"
     assert row == ["0:3", queue, "0", "5", "rejected", "1", "0", "2023-11-14T22:13:20.000Z"]
     assert first == last > "2026", "one delivery failed"
     assert redrive(ottla, queue, "--header", "colour=red") == {"redriven": 1, "left_out": 3, "gone": 0}

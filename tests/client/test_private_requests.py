@@ -132,13 +132,13 @@ def test_who_may_not_see_the_list_tries_it() -> None:
         assert broker.asked.count(ApiKey.DESCRIBE_CONFIGS) == 1, "each denial is in the audit log"
 
 
-def test_who_may_not_see_the_list_loses_one_connection_at_a_broker_without_it() -> None:
+def test_who_may_not_see_the_list_loses_a_connection_for_each_version_at_a_broker_without_it() -> None:
     with scripted(configs=DENIED, own=None) as (broker, client):
         for _ in range(3):
             with pytest.raises(UnsupportedVersionError, match="does not serve"):
                 ask_node(client, NODE, ASKED)
-        assert broker.asked.count(OWN) == 1
-        assert client.refused_private == {(NODE, OWN, 0)}
+        assert broker.asked.count(OWN) == APIS[OWN].max_version + 1
+        assert client.refused_private == {(NODE, OWN, version) for version in range(APIS[OWN].max_version + 1)}
 
 
 def test_who_may_not_see_the_list_gets_the_answer_of_a_node_of_the_version_before() -> None:

@@ -5,15 +5,22 @@ from typing import Any
 
 import pytest
 
-from ottla.cli.share_inspection import as_json, gaps, run_rows, summary
+from ottla.cli.share_inspection import as_json, gaps, reasons, run_rows, summary
 from ottla.client import BrokerError, ClientError, UnsupportedVersionError, share_partitions
 from ottla.client.client import Client, Topic
 from ottla.client.share_groups import ShareOffset
-from ottla.client.share_partitions import RunState, ShareGroup, describe_share_partitions
+from ottla.client.share_partitions import (
+    FrequentReason,
+    RunState,
+    ShareGroup,
+    describe_share_partitions,
+    frequent_reasons,
+)
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.describe_share_partitions import (
     DescribeSharePartitionsRequest,
     DescribeSharePartitionsResponse,
+    Reason,
     ResponsePartition,
     ResponseTopic,
     Run,
@@ -204,7 +211,7 @@ def test_what_a_person_reads(world: World) -> None:
     """Every state of a run, as rows and as JSON."""
     runs = [
         held(7, 9),
-        Run(10, 10, 0, 2, False, False, next_try_ms=4_500),
+        Run(10, 10, 0, 2, False, False, next_try_ms=4_500, reason="busy", reason_delivery_count=2),
         Run(11, 11, 0, 0, False, False, next_try_ms=9_000),
         Run(12, 12, 0, 1, False, False, next_try_ms=0),
         Run(13, 13, 3, 5, False, True),
@@ -222,17 +229,32 @@ def test_what_a_person_reads(world: World) -> None:
     ]
     lines = [" ".join("-" if each is None else str(each) for each in row) for row in run_rows(part)]
     assert lines == [
-        "t 0 7 9 acquired 1 - m ann /10.0.0.1 1500 28500",
-        "t 0 10 10 backing off 2 4500 - - - - -",
-        "t 0 11 11 delayed 0 9000 - - - - -",
-        "t 0 12 12 available 1 0 - - - - -",
-        "t 0 13 13 archiving 5 - - - - - -",
+        "t 0 7 9 acquired 1 - m ann /10.0.0.1 1500 28500 -",
+        "t 0 10 10 backing off 2 4500 - - - - - busy",
+        "t 0 11 11 delayed 0 9000 - - - - - -",
+        "t 0 12 12 available 1 0 - - - - - -",
+        "t 0 13 13 archiving 5 - - - - - - -",
     ]
     assert summary(found) == (
         "g: paused since 2023-11-14T22:13:20.000Z, by ada, Stable, 1 member, lag 23, 4 records acquired, "
         "6 dead letters written, 1 still to be written."
     )
+    assert list(reasons(found)) == []
     assert list(gaps(found)) == ["t-0 has more than these 5 ranges: see --max-ranges."]
     shown = as_json(found)
     assert shown["limits"]["deliveries"] == 5
     assert shown["partitions"][0]["runs"][4]["is_rejected"]
+
+
+def test_the_reasons_of_all_partitions_are_counted_together(world: World) -> None:
+    def answer(node: int, index: int, offset: int) -> ResponsePartition:
+        part = loaded(index)
+        part.reasons = [Reason("busy", 3, 10), Reason("broken", 4 + index, 20 + index)]
+        return part
+
+    world.answer = answer
+    found = world.describe((1, 2))
+    assert frequent_reasons(found.partitions) == (FrequentReason("broken", 9, 21), FrequentReason("busy", 6, 10))
+    assert list(reasons(found)) == [
+        'Most common reasons of the latest failures: "broken" (9 failures), "busy" (6 failures).'
+    ]

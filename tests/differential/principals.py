@@ -85,7 +85,7 @@ ASKED: dict[str, str] = {
     "AlterUserScramCredentials CreateDelegationToken RenewDelegationToken ExpireDelegationToken "
     "DescribeDelegationToken",
     "anyone": "ApiVersions SaslHandshake SaslAuthenticate",
-    "share_partitions": "DescribeSharePartitions",
+    "share_partitions": "DescribeSharePartitions ExplainShareRecords",
     "observations": "DescribeObservations",
     "together": "ReadTogether",
 }

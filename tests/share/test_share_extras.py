@@ -7,7 +7,7 @@ import pytest
 from ottla.broker.config.key import ConfigRefusedError
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.record import Record, build_batch
-from ottla.share.failures import RANGES_MAX, FirstFailures
+from ottla.share.failures import RANGES_MAX, Failure, Failures
 from tests.harness.share.share_stage import ACCEPT, REJECT, RELEASE, Member, ShareStage
 
 
@@ -56,6 +56,8 @@ def test_a_rejected_record_becomes_a_letter(stage: ShareStage) -> None:
         "__dlq.errors.message": b"Offset rejected by client.",
         "ottla-first-failure-ms": str(stage.now).encode(),
         "ottla-last-failure-ms": str(stage.now).encode(),
+        "ottla-last-failure-member": member.name.encode(),
+        "ottla-last-failure-client": b"stage",
     }
 
 
@@ -100,14 +102,15 @@ def test_a_letter_lacks_the_times_that_a_new_leader_does_not_know(stage: ShareSt
 
 
 def test_few_ranges_of_failures_are_remembered() -> None:
-    kept = FirstFailures(100)
+    kept = Failures(100)
     for number in range(RANGES_MAX):
         kept.note(5_500, 102 + 2 * number, 103 + 2 * number)
-    known = [each for each in kept.within(90, 100 + 4 * RANGES_MAX) if each[2] is not None]
-    assert known[0] == (102, 103, 5_000)
+    known = [each for each in kept.within(90, 100 + 4 * RANGES_MAX) if each[2] != Failure()]
+    assert known[0] == (102, 103, Failure(5_000))
     assert len(known) <= RANGES_MAX // 2 + 1
     kept.forget_below(103)
-    assert list(kept.within(100, 106)) == [(100, 103, None), (103, 104, None), (104, 105, 5_000), (105, 106, None)]
+    none, known_one = Failure(), Failure(5_000)
+    assert list(kept.within(100, 106)) == [(100, 103, none), (103, 104, none), (104, 105, known_one), (105, 106, none)]
 
 
 def test_letters_wait_until_a_new_leader_knows_what_is_committed(stage: ShareStage) -> None:

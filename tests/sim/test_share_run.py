@@ -6,6 +6,7 @@ import pytest
 
 from ottla.broker.delivery.dead_letters import DeadLetters
 from ottla.broker.delivery.host import ShareHost
+from ottla.share.failures import Failures, Reason
 from ottla.share.partition import SharePartition
 from ottla.sim.workloads.share_run import ShareRun
 from tests.sim.test_seeds import each_of
@@ -58,6 +59,21 @@ def test_letters_that_are_not_written_are_found(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(DeadLetters, "_send", lose)
     assert "has no letter of it" in found_by(range(30))
+
+
+def test_reasons_that_are_not_kept_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failures, "explain", lambda self, first, end, reason: True)
+    assert "says None, its member" in found_by(range(4))
+
+
+def test_reasons_of_other_records_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    explain = Failures.explain
+
+    def explain_the_next(self: Failures, first: int, end: int, reason: Reason) -> bool:
+        return explain(self, first + 1, end + 1, reason)
+
+    monkeypatch.setattr(Failures, "explain", explain_the_next)
+    assert "the dead letter of" in found_by(range(4))
 
 
 def test_a_start_offset_that_runs_ahead_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

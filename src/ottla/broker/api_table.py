@@ -65,10 +65,11 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
     ),
     "k10900_describe_share_partitions": ApiSpec(
         key=ApiKey.DESCRIBE_SHARE_PARTITIONS,
-        versions=(0, 0),
+        versions=(0, 1),
         acl=(
             (Operation.DESCRIBE, ResourceType.GROUP),
             (Operation.DESCRIBE, ResourceType.TOPIC),
+            (Operation.READ, ResourceType.TOPIC),
         ),
         needs_lease=True,
     ),
@@ -96,6 +97,15 @@ API_TABLE: Final[dict[str, ApiSpec]] = {
             (Operation.DESCRIBE, ResourceType.CLUSTER),
             (Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
         ),
+    ),
+    "k10903_explain_share_records": ApiSpec(
+        key=ApiKey.EXPLAIN_SHARE_RECORDS,
+        versions=(0, 0),
+        acl=(
+            (Operation.READ, ResourceType.GROUP),
+            (Operation.READ, ResourceType.TOPIC),
+        ),
+        needs_lease=True,
     ),
     "k10_find_coordinator": ApiSpec(
         key=ApiKey.FIND_COORDINATOR,

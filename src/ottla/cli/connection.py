@@ -272,18 +272,12 @@ def client(cluster: Cluster) -> Iterator[Client]:
 
 def tls_of(given: Mapping[str, Any]) -> ssl.SSLContext:
     """The TLS context for librdkafka's properties; raises CommandError if their files cannot be read."""
-    import ssl
+    from ottla.client.set_up import WrongCertificatesError, tls_context
 
     try:
-        tls = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
-        if "ssl.certificate.location" in given:
-            password = str(given.get("ssl.key.password", ""))  # without one, OpenSSL would ask the terminal
-            tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"), lambda: password)
-        if str(given.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
-            tls.check_hostname = False
-    except (OSError, ValueError) as error:
-        raise CommandError(f"The certificates of ssl.* cannot be used: {error}.") from None
-    return tls
+        return tls_context(given)
+    except WrongCertificatesError as wrong:
+        raise CommandError(str(wrong)) from None
 
 
 @contextmanager

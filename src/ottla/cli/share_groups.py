@@ -34,7 +34,16 @@ from ottla.cli.groups import TopicsGiven, committed_offsets, shown
 from ottla.cli.options import with_shared_options
 from ottla.cli.output import CommandError, Format, UsageError, counted, ended, print_done, print_json, print_rows, say
 from ottla.cli.plans import DryRun, Execute, MaxRecords, choose_one, tell_unchanged
-from ottla.cli.share_inspection import OFFSET_COLUMNS, RUN_COLUMNS, as_json, gaps, offset_row, run_rows, summary
+from ottla.cli.share_inspection import (
+    OFFSET_COLUMNS,
+    RUN_COLUMNS,
+    as_json,
+    gaps,
+    offset_row,
+    reasons,
+    run_rows,
+    summary,
+)
 from ottla.cli.share_standing import PAUSED, Pause, letters_waiting, pauses
 from ottla.cli.times import parse_time, shown_time
 
@@ -58,6 +67,8 @@ LETTER_COLUMNS = (
     "TIMESTAMP",
     "FIRST-FAILURE",
     "LAST-FAILURE",
+    "CLIENT-ID",
+    "WORKER-REASON",
 )
 
 STATE_COLUMNS = (
@@ -297,7 +308,7 @@ def inspect(
         print_rows(OFFSET_COLUMNS, [(group, *offset_row(part)) for part in found.partitions], format)
     else:
         print_rows(RUN_COLUMNS, [row for part in known_ones for row in run_rows(part)], format)
-    for sentence in (summary(found), *gaps(found)):
+    for sentence in (summary(found), *reasons(found), *gaps(found)):
         say(sentence, err=True)
 
 
@@ -483,4 +494,6 @@ def letter_row(letter: Letter) -> tuple[Any, ...]:
         letter.redrives,
         shown_time(letter.timestamp_ms),
         *(None if each is None else shown_time(each) for each in (letter.first_failed_ms, letter.last_failed_ms)),
+        letter.client_id,
+        letter.worker_reason,
     )

@@ -29,7 +29,11 @@ RUN_COLUMNS: Final = (
     "HOST",
     "HELD-MS",
     "LOCK-LEFT-MS",
+    "LAST-REASON",
 )
+
+
+REASONS_MAX: Final = 3
 
 
 def offset_row(part: SharePartition) -> tuple[Any, ...]:
@@ -41,7 +45,7 @@ def offset_row(part: SharePartition) -> tuple[Any, ...]:
 def run_rows(part: SharePartition) -> Iterator[tuple[Any, ...]]:
     """The runs of a partition."""
     for run in part.runs:
-        waits = run.next_try_ms, run.member, run.client_id, run.host, run.held_ms, run.lock_left_ms
+        waits = run.next_try_ms, run.member, run.client_id, run.host, run.held_ms, run.lock_left_ms, run.reason
         yield part.topic, part.partition, run.first_offset, run.last_offset, run.state, run.delivery_count, *waits
 
 
@@ -59,6 +63,16 @@ def summary(found: ShareGroup) -> str:
         since = "" if found.paused_since_ms is None else f" since {shown_time(found.paused_since_ms)}"
         said.insert(0, f"paused{since}{'' if found.paused_by is None else f', by {found.paused_by}'}")
     return f"{found.name}: {', '.join(said)}."
+
+
+def reasons(found: ShareGroup) -> Iterator[str]:
+    """A sentence about the reasons that members gave lately; none without any."""
+    from ottla.client.share_partitions import frequent_reasons
+
+    common = frequent_reasons(found.partitions)
+    if common:
+        shown = ", ".join(f'"{each.text}" ({counted(each.failures, "failure")})' for each in common[:REASONS_MAX])
+        yield f"Most common reasons of the latest failures: {shown}."
 
 
 def gaps(found: ShareGroup) -> Iterator[str]:

@@ -16,6 +16,7 @@ from ottla.client.errors import (
     UnsupportedVersionError,
 )
 from ottla.client.private_requests import ask_node, ask_nodes
+from ottla.client.share_reasons import ShareReasons
 
 __all__ = [
     "BadResponseError",
@@ -25,6 +26,7 @@ __all__ = [
     "Connection",
     "ConnectionClosedError",
     "Posted",
+    "ShareReasons",
     "TimedOutError",
     "TopicPartition",
     "UnsupportedVersionError",

@@ -42,7 +42,13 @@ PREFIX: Final = "__dlq.errors."
 FIRST_FAILURE: Final = "ottla-first-failure-ms"
 LAST_FAILURE: Final = "ottla-last-failure-ms"
 """Headers that only Ottla writes: milliseconds since 1970."""
-OWN: Final = (PREFIX, FIRST_FAILURE, LAST_FAILURE)
+LAST_MEMBER: Final = "ottla-last-failure-member"
+LAST_CLIENT: Final = "ottla-last-failure-client"
+"""Headers that only Ottla writes: the member that had the record last, and its client id."""
+WORKER_REASON: Final = "ottla-failure-reason"
+REASON_DELIVERY: Final = "ottla-failure-reason-delivery"
+"""Headers that only Ottla writes: the last reason that a member gave, and the number of the delivery it explains."""
+OWN: Final = (PREFIX, FIRST_FAILURE, LAST_FAILURE, LAST_MEMBER, LAST_CLIENT, WORKER_REASON)
 """The beginnings of the headers that a dead letter adds."""
 COUNT_HEADER: Final = "ottla-redrive-count"
 REDRIVE_PREFIX: Final = "ottla-redrive."
@@ -69,8 +75,12 @@ Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One dead letter. `key`, `value`, `headers` and `timestamp_ms` are the record's own. `first_failed_ms` and
-    `last_failed_ms`: when its first and last delivery failed, None if the dead letter does not say it."""
+    """One dead letter. `key`, `value`, `headers` and `timestamp_ms` are the record's own.
+
+    These are None if the dead letter does not say them. `first_failed_ms`, `last_failed_ms`: when its first and last
+    delivery failed. `worker_reason`: the last reason that a member gave, for the delivery with the number
+    `reason_delivery`. `member`, `client_id`: the member that had it last.
+    """
 
     partition: int
     offset: int
@@ -86,6 +96,10 @@ class Letter:
     headers: Headers
     first_failed_ms: int | None = None
     last_failed_ms: int | None = None
+    worker_reason: str | None = None
+    reason_delivery: int | None = None
+    member: str | None = None
+    client_id: str | None = None
 
     @property
     def reason(self) -> str:
@@ -191,17 +205,27 @@ def letter_of(partition: int, record: Record) -> Letter | None:
             key=record.key,
             value=record.value,
             headers=[(name, value) for name, value in headers if not name.startswith(OWN)],
-            first_failed_ms=_time_in(headers, FIRST_FAILURE),
-            last_failed_ms=_time_in(headers, LAST_FAILURE),
+            first_failed_ms=_number_in(headers, FIRST_FAILURE),
+            last_failed_ms=_number_in(headers, LAST_FAILURE),
+            worker_reason=_text_in(headers, WORKER_REASON),
+            reason_delivery=_number_in(headers, REASON_DELIVERY),
+            member=_text_in(headers, LAST_MEMBER),
+            client_id=_text_in(headers, LAST_CLIENT),
         )
     except (KeyError, ValueError):
         return None
 
 
-def _time_in(headers: Headers, name: str) -> int | None:
-    """The time in a header, None without one; the last counts, as a record may have been a dead letter before."""
+def _text_in(headers: Headers, name: str) -> str | None:
+    """The text in a header, None without one; the last counts, as a record may have been a dead letter before."""
     found = [text_of(value) for each, value in headers if each == name]
-    return int(found[-1]) if found and found[-1].isascii() and found[-1].isdigit() and len(found[-1]) < 16 else None
+    return found[-1] if found else None
+
+
+def _number_in(headers: Headers, name: str) -> int | None:
+    """The number in a header, None without one."""
+    text = _text_in(headers, name) or ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
 def headers_of(record: Record) -> Headers:

@@ -1,11 +1,14 @@
 """Writes the client properties of a listener: for librdkafka, for Java, and as arguments of Python's clients.
 
+It also reads librdkafka's properties about TLS.
+
 Sources: librdkafka's table of properties; Kafka's SslConfigs.java and SaslConfigs.java; KIP-651.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -76,6 +79,24 @@ class ClientSetUp:
         if self.certificate is not None:
             context.load_cert_chain(self.certificate)
         return context
+
+
+class WrongCertificatesError(ValueError):
+    """The files of the ssl.* properties cannot be used; the text is one sentence."""
+
+
+def tls_context(given: Mapping[str, Any]) -> ssl.SSLContext:
+    """The TLS context for librdkafka's properties. Raises WrongCertificatesError."""
+    try:
+        tls = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
+        if "ssl.certificate.location" in given:
+            password = str(given.get("ssl.key.password", ""))  # without one, OpenSSL would ask the terminal
+            tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"), lambda: password)
+        if str(given.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
+            tls.check_hostname = False
+    except (OSError, ValueError) as error:
+        raise WrongCertificatesError(f"The certificates of ssl.* cannot be used: {error}.") from None
+    return tls
 
 
 def _quoted(text: str) -> str:

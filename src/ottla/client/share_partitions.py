@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ottla.client.client import Client, TopicPartition
 from ottla.client.errors import ClientError, UnsupportedVersionError, check
@@ -46,7 +46,7 @@ class RunState(StrEnum):
 class InFlight:
     """A run of records. `held_ms` and `lock_left_ms` are those of acquired records, `next_try_ms` of others that
     members may get. `is_being_written`: its acknowledgement is being stored. `is_rejected`: its dead letter is due to a
-    rejection."""
+    rejection. `reason`: the last one that a member gave, for the delivery with the number `reason_delivery`."""
 
     first_offset: int
     last_offset: int
@@ -60,13 +60,25 @@ class InFlight:
     next_try_ms: int | None = None
     is_being_written: bool = False
     is_rejected: bool = False
+    reason: str | None = None
+    reason_delivery: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrequentReason:
+    """A reason that members gave for the latest failures: for how many, and when last."""
+
+    text: str
+    failures: int
+    last_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class SharePartition:
     """How far a group is in one partition. `start_offset` and `lag` are -1 if the group has not read it yet.
 
-    `why_unknown`: why the leader's part is missing. `is_loaded`: whether a member has fetched from this leader; if not,
+    `why_unknown`: why the leader's part is missing. `reasons`: the most common ones of the latest failures, if the
+    user may read the topic. `is_loaded`: whether a member has fetched from this leader; if not,
     no record is acquired. Counters begin when it was loaded. `has_more`: there may be runs behind `runs`.
     """
 
@@ -86,6 +98,7 @@ class SharePartition:
     dead_letters: int = 0
     runs: tuple[InFlight, ...] = ()
     has_more: bool = False
+    reasons: tuple[FrequentReason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +134,20 @@ def coordinated(client: Client, group: str) -> Coordinated:
 
 
 def describe_share_partitions(
-    client: Client, group: str, *, runs_max: int = RUNS_MAX, known: Coordinated | None = None
+    client: Client,
+    group: str,
+    *,
+    runs_max: int = RUNS_MAX,
+    known: Coordinated | None = None,
+    with_reasons: bool = True,
 ) -> ShareGroup:
     """The group with all its partitions, and at most `runs_max` runs of each. `known`: what the coordinator has just
-    reported, if that is known.
+    reported, if that is known. `with_reasons`: whether to ask for the reasons that members gave.
 
     Raises ClientError if the group does not exist or its coordinator does not answer. `SharePartition.why_unknown` says
     which leader does not."""
     known = coordinated(client, group) if known is None else known
-    asking = _Asking(client, group, runs_max)
+    asking = _Asking(client, group, runs_max, with_reasons)
     asking.ask((each.topic, each.partition) for each in known.offsets)
     found = ShareGroup(
         group,
@@ -157,9 +175,10 @@ def describe_share_partitions(
 class _Asking:
     """The answers of leaders so far."""
 
-    def __init__(self, client: Client, group: str, runs_max: int) -> None:
+    def __init__(self, client: Client, group: str, runs_max: int, with_reasons: bool) -> None:
         self._client = client
         self._group = group
+        self._with_reasons = with_reasons
         self._runs_max = runs_max
         self._found: dict[TopicPartition, ResponsePartition] = {}
         self._runs: dict[TopicPartition, list[Run]] = {}
@@ -201,7 +220,9 @@ class _Asking:
             else:
                 by_leader.setdefault(leader, []).append(place)
         requests = {
-            node_id: partitions_request(self._group, {place: wanted[place] for place in places}, self._runs_max)
+            node_id: partitions_request(
+                self._group, {place: wanted[place] for place in places}, self._runs_max, with_reasons=self._with_reasons
+            )
             for node_id, places in by_leader.items()
         }
         for node_id, answer in ask_nodes(self._client, requests).items():
@@ -277,12 +298,32 @@ def loaded_partition(
         part.dead_letter_count,
         tuple(_run(each) for each in (part.runs if runs is None else runs)),
         part.next_offset >= 0,
+        tuple(FrequentReason(each.text, each.failure_count, each.last_ms) for each in part.reasons),
     )
 
 
-def partitions_request(group: str, wanted: dict[TopicPartition, int], runs_max: int) -> DescribeSharePartitionsRequest:
+class HasReasons(Protocol):
+    """A partition of a share group."""
+
+    @property
+    def reasons(self) -> tuple[FrequentReason, ...]: ...
+
+
+def frequent_reasons(partitions: Iterable[HasReasons]) -> tuple[FrequentReason, ...]:
+    """The reasons of all these partitions together, the most common first."""
+    found: dict[str, FrequentReason] = {}
+    for part in partitions:
+        for text, failures, last_ms in ((each.text, each.failures, each.last_ms) for each in part.reasons):
+            known = found.get(text, FrequentReason(text, 0, 0))
+            found[text] = FrequentReason(text, known.failures + failures, max(known.last_ms, last_ms))
+    return tuple(sorted(found.values(), key=lambda each: (-each.failures, -each.last_ms, each.text)))
+
+
+def partitions_request(
+    group: str, wanted: dict[TopicPartition, int], runs_max: int, *, with_reasons: bool = True
+) -> DescribeSharePartitionsRequest:
     """Asks a leader for partitions, each from an offset on, -1 for all."""
-    return DescribeSharePartitionsRequest(group, _topics(wanted), min(runs_max, RUNS_MAX))
+    return DescribeSharePartitionsRequest(group, _topics(wanted), min(runs_max, RUNS_MAX), with_reasons)
 
 
 def _topics(wanted: dict[TopicPartition, int]) -> list[RequestTopic]:
@@ -313,4 +354,6 @@ def _run(run: Run) -> InFlight:
         *times,
         is_being_written=run.is_being_written,
         is_rejected=run.is_rejected,
+        reason=run.reason,
+        reason_delivery=run.reason_delivery_count if run.reason is not None else None,
     )

@@ -11,6 +11,7 @@ import time
 from typing import Final
 
 from ottla.demo.jobs import Jobs
+from ottla.demo.worker import SERVER_SAYS
 
 MAILS, MAILERS = "mails", "mailers"
 COUNT: Final = 207
@@ -61,7 +62,7 @@ def log_of(jobs: Jobs) -> list[str]:
     more = ["..."] if len(refused) > SHOWN else []
     return [
         *(
-            f"{worker}: refused mail {number} to {mail(number)['to']}: 451 the mail server is down"
+            f"{worker}: refused mail {number} to {mail(number)['to']}: {SERVER_SAYS}"
             for number, worker in refused[:SHOWN]
         ),
         *more,

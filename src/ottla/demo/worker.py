@@ -7,8 +7,8 @@ A job is a JSON object. Each takes WORK_S. A job is either a picture to resize o
 - A mail is rejected while the mail server is down. It is down from the start if there is one more argument,
   SERVER_DOWN, until the signal SERVER_UP.
 
-The worker reports each result to its parent through the pipe FD before it acknowledges the job. So if a worker is
-killed, at worst another worker does some jobs again.
+It gives the node the reason for which it rejects or releases a job. It reports each result to its parent through the
+pipe FD before it acknowledges the job. So if a worker is killed, at worst another worker does some jobs again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Final
 
+from ottla.client import ShareReasons
+
 WORK_S = 0.02
 POLL_S = 0.2
 
@@ -28,28 +30,36 @@ DONE, REJECTED, RELEASED = "done", "rejected", "released"
 
 SERVER_DOWN: Final = "--mail-server-down"
 SERVER_UP: Final = signal.SIGUSR1
+SERVER_SAYS: Final = "451 the mail server is down"
+"""The reason for which a mail is rejected."""
 BUSY_SHOP, SHOP = "https://busy.example.org", "https://shop.example.org"
 
 is_down = False
 """Whether the mail server is down."""
 
 
+class JobError(Exception):
+    """A job failed for good."""
+
+
+class BusyError(JobError):
+    """A job failed for now."""
+
+
 def main(bootstrap: str, group: str, name: str, pipe: int, topic: str) -> None:
     from confluent_kafka import AcknowledgeType, ShareConsumer
 
     parent = Connection(pipe, readable=False)
-    verdicts = {DONE: AcknowledgeType.ACCEPT, REJECTED: AcknowledgeType.REJECT, RELEASED: AcknowledgeType.RELEASE}
-    consumer = ShareConsumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "client.id": name,
-            "share.acknowledgement.mode": "explicit",
-            "max.poll.records": 1,
-            "fetch.wait.max.ms": 50,
-            "log_level": 2,
-        }
-    )
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "client.id": name,
+        "share.acknowledgement.mode": "explicit",
+        "max.poll.records": 1,
+        "fetch.wait.max.ms": 50,
+        "log_level": 2,
+    }
+    consumer, reasons = ShareConsumer(settings), ShareReasons(settings)
     consumer.subscribe([topic])
     parent.send(("ready",))
     try:
@@ -58,25 +68,37 @@ def main(bootstrap: str, group: str, name: str, pipe: int, topic: str) -> None:
             for message in messages:
                 deliveries = message.delivery_count() or 1
                 time.sleep(WORK_S)
-                did = verdict(json.loads(message.value() or b"{}"), deliveries)
+                did, acknowledgement = DONE, AcknowledgeType.ACCEPT
+                try:
+                    work(json.loads(message.value() or b"{}"), deliveries)
+                except BusyError as error:
+                    did, acknowledgement = RELEASED, AcknowledgeType.RELEASE
+                    reasons.give(message, str(error))
+                except JobError as error:
+                    did, acknowledgement = REJECTED, AcknowledgeType.REJECT
+                    reasons.give(message, str(error))
                 parent.send((did, message.offset(), deliveries))
-                consumer.acknowledge(message, verdicts[did])
+                consumer.acknowledge(message, acknowledgement)
             if messages:
                 consumer.commit_sync()
     except (KeyboardInterrupt, BrokenPipeError):
         pass
     finally:
         consumer.close()
+        reasons.close()
 
 
-def verdict(job: Mapping[str, object], deliveries: int) -> str:
-    """Decide the outcome of this delivery of a job."""
+def work(job: Mapping[str, object], deliveries: int) -> None:
+    """Do this delivery of a job. Raises BusyError if it fails for now, JobError if it fails for good."""
     if "to" in job:
-        return REJECTED if is_down else DONE
+        if is_down:
+            raise JobError(SERVER_SAYS)
+        return
     picture = str(job.get("picture", ""))
     if not picture.endswith(".jpg"):
-        return REJECTED
-    return RELEASED if picture.startswith(BUSY_SHOP) and deliveries == 1 else DONE
+        raise JobError(f"this is not a picture: {picture.rpartition('/')[2]}")
+    if picture.startswith(BUSY_SHOP) and deliveries == 1:
+        raise BusyError("the shop is busy, try again later")
 
 
 def interrupt(number: int, frame: object) -> None:

@@ -38,6 +38,9 @@ READABLE: Final = frozenset(
 )
 """The requests that ReadTogether may hold: they change nothing, read no records, and do not wait."""
 
+REASON_BYTES_MAX: Final = 1_024
+"""Bytes, in UTF-8, of the reason of one record in ExplainShareRecords."""
+
 CONFIG_VALUE_MAX: Final = 100
 """Characters of a value among the changes of configs that a node remembers; a longer value is cut."""
 

@@ -30,7 +30,7 @@ from typing import Final
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.share.deadlines import Deadlines, rounded
-from ottla.share.failures import FirstFailures
+from ottla.share.failures import ExplainedFailure, Failures, Reason
 from ottla.share.runs import Runs
 from ottla.share.settings import ShareSettings
 from ottla.share.standing import (
@@ -70,7 +70,6 @@ class SharePartition:
 
     __slots__ = (
         "_deadlines",
-        "_first_failures",
         "_last_released",
         "_leaving",
         "_next_write",
@@ -79,6 +78,7 @@ class SharePartition:
         "acknowledged",
         "archiving",
         "complete_count",
+        "failures",
         "held",
         "in_flight",
         "letters",
@@ -108,12 +108,12 @@ class SharePartition:
         self.acknowledged = [0, 0, 0, 0, 0]
         """Records by acknowledgement type since this partition was loaded."""
         self.lock_timeouts = 0
+        self.failures = Failures(start_offset)
         self.pace_ms: float | None = None
         """The recent average time of members for a record, from its delivery to its acknowledgement."""
         self._next_write = 1
         self._last_released = DeliveryState(_AVAILABLE)  # a million records released alike share one object
         self._deadlines = Deadlines()
-        self._first_failures = FirstFailures(start_offset)
         self._leaving: dict[str, tuple[Millis, int]] = {}
         """Members that left and may still have acquired records: the time they left, and the offset to continue the
         scan from."""
@@ -139,18 +139,21 @@ class SharePartition:
     def backs(self) -> list[Back]:
         """The returned records that are not acquired, in the order of offsets."""
         return [
-            Back(first, end, standing.delivery_count, standing.time)
+            Back(low, high, standing.delivery_count, standing.time, failure)
             for first, end, standing in self.runs.within(self.start, self.end)
             if standing.state == _AVAILABLE and standing.delivery_count
+            for low, high, failure in self.failures.within(first, end)
         ]
 
-    def resume(self, now: Millis, backs: Iterable[Back]) -> None:
+    def resume(self, now: Millis, backs: Iterable[Back], recent: Iterable[ExplainedFailure] = ()) -> None:
         """Right after loading: these records have been delayed since an earlier time, unless they were delivered
-        since."""
+        since. `recent`: the latest failures with a reason."""
         runs = self.runs
-        for first, end, delivery_count, until in backs:
+        self.failures.recent.extend(recent)
+        for first, end, delivery_count, until, failure in backs:
             for low, high, standing in runs.within(max(first, runs.start), min(end, runs.end)):
                 if standing.state == _AVAILABLE and standing.delivery_count == delivery_count:
+                    self.failures.restore(low, high, failure)
                     time = until if until > now else 0
                     runs.assign(low, high, standing._replace(time=time))
                     if time:
@@ -272,6 +275,24 @@ class SharePartition:
 
     # ---- acknowledgement -------------------------------------------------------------------------------------------
 
+    def holder(self, offset: int, delivery_count: int) -> str | None:
+        """The member that has acquired this record with this delivery and has not acknowledged it; None without one."""
+        if not self.start <= offset < self.end:
+            return None
+        _, _, standing = self.runs.at(offset)
+        is_held = standing.state == _ACQUIRED and standing.write == NO_WRITE
+        return standing.member if is_held and standing.delivery_count == delivery_count else None
+
+    def explain(self, offset: int, delivery_count: int, text: str) -> bool:
+        """The holder of the record says why this delivery fails. Replaces an earlier reason. Returns False if there is
+        no room for it.
+
+        The reason stays until the record is done, or another one is given: a record that is released, and delivered
+        again, keeps it.
+        """
+        assert self.holder(offset, delivery_count) is not None, offset
+        return self.failures.explain(offset, offset + 1, Reason(text, delivery_count))
+
     def acknowledge(
         self,
         now: Millis,
@@ -369,11 +390,12 @@ class SharePartition:
         return last
 
     def _note_failures(self, now: Millis, changes: Iterable[Change]) -> None:
-        """Remember when the records that are returned failed first."""
-        if self.settings.dead_letters:
-            for first, end, before, after in changes:
-                if after.state == _AVAILABLE and before.delivery_count == 1:
-                    self._first_failures.note(now, first, end)
+        """Count the reasons of records that failed, and remember when those that are returned failed first."""
+        for first, end, before, after in changes:
+            if after.state != _ACKNOWLEDGED:
+                self.failures.failed(now, first, end, before.delivery_count)
+            if self.settings.dead_letters and after.state == _AVAILABLE and before.delivery_count == 1:
+                self.failures.note(now, first, end)
 
     def persisted(self, write: Write) -> None:
         """The coordinator has persisted this write: its changes take effect."""
@@ -402,19 +424,20 @@ class SharePartition:
             runs.assign(first, end, after)
             self.in_flight -= end - first
             self._let_go(before.member, end - first)
-            self._arrive(first, end, after)
+            self._arrive(first, end, after, before.member)
         self._advance()
 
-    def _arrive(self, first: int, end: int, standing: DeliveryState) -> None:
-        """Count [first, end) in its new state, and set its next deadline."""
+    def _arrive(self, first: int, end: int, standing: DeliveryState, member: str = "") -> None:
+        """Count [first, end) in its new state, and set its next deadline. `member`: the one that had acquired it."""
         state = standing.state
         if state in _TERMINAL:
             self.complete_count += end - first
+            self.failures.forget(first, end)
         elif state == _ARCHIVING:
             self.archiving += end - first
             rejected = standing.rejected or standing.delivery_count < self.settings.delivery_count_limit
-            for low, high, failed in self._first_failures.within(first, end):
-                self.letters.append(Letter(low, high, standing.delivery_count, rejected, failed))
+            for low, high, failure in self.failures.within(first, end):
+                self.letters.append(Letter(low, high, standing.delivery_count, rejected, failure, member))
         elif standing.time:
             self._deadlines.add(standing.time, first, end)
         else:
@@ -447,7 +470,7 @@ class SharePartition:
         while (run := runs.first_run()) is not None and run[1].state in _TERMINAL:
             self.complete_count -= run[0] - runs.start
             runs.trim(run[0])
-        self._first_failures.forget_below(runs.start)
+        self.failures.forget_below(runs.start)
 
     # ---- writes ----------------------------------------------------------------------------------------------------
 
@@ -631,6 +654,7 @@ class SharePartition:
                 changes.append(Change(low, high, standing, after))
         for low, high, _, after in changes:
             self.runs.assign(low, high, after)
+            self.failures.forget(low, high)
             self.archiving -= high - low
             self.complete_count += high - low
         if changes:
@@ -654,14 +678,23 @@ class SharePartition:
             state, count, member, until, since, write, rejected = standing
             if state in _TERMINAL or (state == _AVAILABLE and not count and not until):
                 continue
-            found.append(
-                InFlight(first, end - 1, State(state), count, member, since, until, write != NO_WRITE, rejected)
-            )
+            is_being_written = write != NO_WRITE
+            for low, high, failure in self.failures.within(first, end):
+                if len(found) == runs_max:
+                    return found, low
+                run = InFlight(
+                    low, high - 1, State(state), count, member, since, until, is_being_written, rejected, failure.reason
+                )
+                if found and found[-1].last == low - 1 and found[-1]._replace(first=low, last=high - 1) == run:
+                    found[-1] = found[-1]._replace(last=high - 1)  # they differ in the time of the first failure alone
+                else:
+                    found.append(run)
         return found, None
 
     def check(self) -> None:
         runs = self.runs
         runs.check()
+        self.failures.check()
         in_flight = archiving = complete_count = locked = 0
         held: dict[str, int] = {}
         ready = set(self._ready)

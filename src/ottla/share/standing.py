@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.machine import Millis
+from ottla.share.failures import Failure, Reason
 
 
 class State(IntEnum):
@@ -74,12 +75,14 @@ class StateBatch(NamedTuple):
 
 
 class Back(NamedTuple):
-    """A run of records that were returned after this many deliveries, and the end of their delay."""
+    """A run of records that were returned after this many deliveries, the end of their delay, and what is known of
+    their failures."""
 
     first: int
     end: int
     delivery_count: int
     until: Millis
+    failure: Failure
 
 
 @dataclass(slots=True)
@@ -100,15 +103,17 @@ class Write:
 class Letter(NamedTuple):
     """Records to be copied to the dead-letter topic: ARCHIVING until `dead_lettered`.
 
-    `first_failed`: when their first delivery failed, None if it is not known, or if there was no other delivery.
-    `was_loaded`: they were ARCHIVING when the state was loaded, so that the time of their last failure is not known.
+    `failure`: when their first delivery failed, if it is known and there was another one, and the last reason.
+    `member`: the one that had acquired them last. `was_loaded`: they were ARCHIVING when the state was loaded, so that
+    the time of their last failure is not known, nor the member.
     """
 
     first: int
     end: int
     delivery_count: int
     rejected: bool
-    first_failed: Millis | None = None
+    failure: Failure
+    member: str = ""
     was_loaded: bool = False
 
 
@@ -130,7 +135,7 @@ class InFlight(NamedTuple):
 
     `until`: for ACQUIRED, when the lock ends; for AVAILABLE, when the delay ends, 0 without one. `since`: when it was
     acquired. `is_being_written`: its acknowledgement waits for the coordinator. `is_rejected`: for ARCHIVING, whether a
-    member rejected it.
+    member rejected it. `reason`: the last one that a member gave.
     """
 
     first: int
@@ -142,3 +147,4 @@ class InFlight(NamedTuple):
     until: Millis
     is_being_written: bool
     is_rejected: bool
+    reason: Reason | None = None

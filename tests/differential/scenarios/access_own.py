@@ -32,11 +32,21 @@ def share_partitions(s: Stage) -> None:
         for epoch, topic in enumerate(topics[:2]):
             answer = s.send("ShareFetch", **shares.fetching(s, group, epoch, topic))
             assert answer.responses[0].partitions[0].acquired_records, answer
+        answer = s.send("ExplainShareRecords", group_id=group, topics=explained(topics[:2]))
+        assert not any(topic.partitions[0].records[0].error_code for topic in answer.topics), answer
     partitions = [{"partition_index": 0}]
     named = [{"name": name, "partitions": partitions} for name in topics]
     for step, group in zip(("granted", "hidden", "missing", "hidden and missing"), m.four("g"), strict=True):
         for what, wanted in (("named", named), ("all", None)):
-            m.ask(K.DESCRIBE_SHARE_PARTITIONS, f"{step}, {what}", keep=loaded)(group_id=group, topics=wanted)
+            asked = {"group_id": group, "topics": wanted, "with_reasons": True}
+            m.ask(K.DESCRIBE_SHARE_PARTITIONS, f"{step}, {what}", keep=loaded)(**asked)
+        m.ask(K.EXPLAIN_SHARE_RECORDS, step)(group_id=group, topics=explained(topics))
+
+
+def explained(topics: list[str]) -> list[dict[str, Any]]:
+    """A reason for the first record of each topic."""
+    records = [{"offset": 0, "delivery_count": 1, "reason": "broken"}]
+    return [{"name": name, "partitions": [{"partition_index": 0, "records": records}]} for name in topics]
 
 
 def observations(s: Stage) -> None:
@@ -96,10 +106,11 @@ def refusals(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def loaded(answer: dict[str, Any]) -> dict[str, Any]:
-    """The topics, and how many runs each has: more of them is in the tests of this request."""
+    """The topics, and the reason of each run: more of them is in the tests of this request."""
     for topic in answer.get("topics", []):
         topic["partitions"] = [
-            {"error_code": each["error_code"], "runs": len(each.get("runs", []))} for each in topic["partitions"]
+            {"error_code": each["error_code"], "runs": [run.get("reason") for run in each.get("runs", [])]}
+            for each in topic["partitions"]
         ]
     return {name: answer[name] for name in ("error_code", "error_message", "topics") if name in answer}
 

@@ -52,6 +52,7 @@ from ottla.protocol.messages import (
     elect_leaders,
     end_txn,
     expire_delegation_token,
+    explain_share_records,
     fetch,
     find_coordinator,
     heartbeat,
@@ -417,6 +418,11 @@ class EachApi:
     def _describe_share_partitions(self) -> Any:
         of = describe_share_partitions
         return of.DescribeSharePartitionsRequest("share", [of.RequestTopic("t", [of.RequestPartition(0)])])
+
+    def _explain_share_records(self) -> Any:
+        of = explain_share_records
+        part = of.RequestPartition(0, [of.RequestRecord(0, 1, "broken")])
+        return of.ExplainShareRecordsRequest("share", None, [of.RequestTopic("t", [part])])
 
     def _alter_share_group_offsets(self) -> Any:
         of = alter_share_group_offsets

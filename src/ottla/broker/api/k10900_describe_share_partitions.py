@@ -1,4 +1,4 @@
-"""DescribeSharePartitions, key 10900, version 0: which records of a share group are acquired, delayed or archiving.
+"""DescribeSharePartitions, key 10900, versions 0 to 1: records of a share group that are acquired or delayed.
 
 One of Ottla's own requests (docs/private-requests.md). The leader of a partition answers, because only it has the locks
 of members. The answer has each run of records with its state, its deliveries, its member, and the time until its lock
@@ -8,6 +8,10 @@ has all share partitions of the group that are loaded here.
 A share partition is loaded by the first fetch of a member. One that is not loaded has no acquired record, and the share
 coordinator knows the rest (key 90). A topic that the client may not describe is left out. A node that coordinates the
 group, or that no group can exist on, answers GROUP_ID_NOT_FOUND for an unknown group. Another node can't know that.
+
+Versions: 1 the reasons that members gave (ExplainShareRecords), if the request wants them. Reasons may quote records,
+so only a client that may read the topic gets them. Records with different reasons are in different runs, in every
+version.
 
 Bounds: `RUNS_MAX` runs of a partition, `ANSWER_RUNS_MAX` of an answer. If there may be more, `next_offset` is where to
 continue. Long answers are built in slices, so the runs are not of one moment; the times are as of the request.
@@ -25,9 +29,10 @@ from ottla.broker.api.share_offsets import question
 from ottla.broker.api_spec import ApiSpec
 from ottla.broker.config.share_groups import PAUSED_BY, PAUSED_SINCE, GroupConfigs
 from ottla.broker.coordinators.rounds import Round, Work, ask_in_rounds
-from ottla.broker.delivery.describing import RUNS_MAX, in_flight
+from ottla.broker.delivery.describing import RUNS_MAX, frequent_reasons, in_flight
 from ottla.broker.delivery.host import ShareHost
 from ottla.broker.delivery.partitions import HostedShare
+from ottla.broker.delivery.sessions import CLIENT_ID_CHARS_MAX
 from ottla.broker.requests import Request
 from ottla.broker.slices import SLICE_STEPS, EncodedStructs
 from ottla.groups.share.admin import AskShares, ShareAnswer
@@ -40,6 +45,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.describe_share_partitions import (
     DescribeSharePartitionsRequest,
     DescribeSharePartitionsResponse,
+    Reason,
     ResponsePartition,
     ResponseTopic,
     Run,
@@ -52,10 +58,11 @@ if TYPE_CHECKING:
 
 SPEC = ApiSpec(
     key=ApiKey.DESCRIBE_SHARE_PARTITIONS,
-    versions=(0, 0),
+    versions=(0, 1),
     acl=(
         (Operation.DESCRIBE, ResourceType.GROUP),
         (Operation.DESCRIBE, ResourceType.TOPIC),
+        (Operation.READ, ResourceType.TOPIC),
     ),
     needs_lease=True,
 )
@@ -63,8 +70,6 @@ SPEC = ApiSpec(
 
 ANSWER_RUNS_MAX: Final = 10_000
 """Maximum number of runs in one answer: some 2 MB at most."""
-CLIENT_ID_CHARS_MAX: Final = 128
-"""A longer client id is cut."""
 
 
 def handle(node: Core, request: Request) -> Any:
@@ -117,12 +122,17 @@ class _Answer:
         self._share = share
         self._runs_max = min(max(self._body.runs_max, 0), RUNS_MAX)
         self._runs_left = ANSWER_RUNS_MAX
+        self._shows_reasons = False
+        """Whether the reasons of the present topic are part of the answer."""
 
     def build(self) -> Work:
         node, group_id, version = self._node, self._body.group_id, self._request.version
         topics: Any = EncodedStructs(version)
         steps = 0
         for wanted in self._named() if self._body.topics is not None else self._loaded():
+            self._shows_reasons = self._body.with_reasons and node.access.quiet.on_topic(
+                self._request, Operation.READ, wanted.name
+            )
             partitions: Any = EncodedStructs(version)
             for index, offset in wanted.partitions:
                 part, hosted = self._partition(wanted, index)
@@ -174,9 +184,11 @@ class _Answer:
             return ResponsePartition(index, led, led.message), None
         hosted = None if share is None else share.known(self._body.group_id, (wanted.topic_id, index))
         figures = None if share is None or hosted is None else share.describe_one(hosted)
-        if figures is None:
+        if figures is None or hosted is None:
             return ResponsePartition(index, leader_epoch=led.leader_epoch), None
         acknowledged = figures.acknowledged
+        wall = node.environment.wall
+        common = frequent_reasons(hosted.machine) if self._shows_reasons and hosted.machine is not None else []
         return ResponsePartition(
             index,
             is_loaded=True,
@@ -195,6 +207,7 @@ class _Answer:
             gap_count=acknowledged["gap"],
             lock_timeout_count=figures.lock_timeouts,
             dead_letter_count=figures.dead_letters,
+            reasons=[Reason(each.text, each.failures, wall.at(each.last)) for each in common],
         ), hosted
 
     def _add_runs(self, part: ResponsePartition, hosted: HostedShare, offset: int, steps: int) -> Work:
@@ -236,4 +249,6 @@ class _Answer:
             found.lock_left_ms = max(run.until - now, 0)
         elif run.state is State.AVAILABLE:
             found.next_try_ms = max(run.until - now, 0)
+        if run.reason is not None and self._shows_reasons:
+            found.reason, found.reason_delivery_count = run.reason
         return found

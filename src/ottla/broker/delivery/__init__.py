@@ -6,7 +6,7 @@
     host.py          the table of share partitions; carries out what their machines decide
     partitions.py    one share partition: its machine, its log, and who waits for it
     loading.py       reads the state of a share partition from its coordinator
-    back_offs.py     back-offs of released records while that state is read again
+    back_offs.py     back-offs and failures of records while that state is read again
     persisting.py    writes the changes of share partitions to their coordinators
     state_calls.py   calls the coordinators
     reading.py       the records that one fetch acquires

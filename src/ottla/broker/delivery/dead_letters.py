@@ -6,9 +6,10 @@ pause, until one succeeds. A circuit breaker pauses the group if it produces mor
 configuration allows.
 
 A dead letter carries the record's key, value, headers and timestamp (unless `errors.deadletterqueue.copy.record.enable`
-is false) and `__dlq.errors.topic`, `.partition`, `.offset`, `.group`, `.delivery.count`, `.message`. Two headers of our
-own say when the first and the last delivery failed, as far as the leader knows: no state has these times. It goes to
-partition (source partition modulo partitions). An unreadable batch produces one dead letter, without key and value and
+is false) and `__dlq.errors.topic`, `.partition`, `.offset`, `.group`, `.delivery.count`, `.message`. Headers of our own
+say when the first and the last delivery failed, which member had the record last, and the last reason that a member
+gave (ExplainShareRecords), as far as the leader knows: no state has these. It goes to partition (source partition
+modulo partitions). An unreadable batch produces one dead letter, without key and value and
 with `__dlq.errors.last.offset`, unless another replica has the batch and leads instead. After a crash a dead letter may
 be written twice, but none is lost.
 
@@ -56,6 +57,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, has_valid_crc, iter_batches, peek
 from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import PARTS_MAX, Headers, Record, build_batch, can_hold, decode_records
+from ottla.share.failures import NO_FAILURE, Failure
 from ottla.share.records import Key
 from ottla.share.standing import Letter
 
@@ -73,6 +75,12 @@ PREFIX: Final = "__dlq.errors."
 FIRST_FAILURE: Final = "ottla-first-failure-ms"
 LAST_FAILURE: Final = "ottla-last-failure-ms"
 """Headers that Kafka lacks: milliseconds since 1970."""
+LAST_MEMBER: Final = "ottla-last-failure-member"
+LAST_CLIENT: Final = "ottla-last-failure-client"
+"""The member that had the record last, and its client id."""
+REASON: Final = "ottla-failure-reason"
+REASON_DELIVERY: Final = "ottla-failure-reason-delivery"
+"""The last reason that a member gave, and the number of the delivery that it explains."""
 
 SENT_MAX: Final = 4
 """At most this many parts of one group's dead letters are in flight to other nodes at once."""
@@ -88,16 +96,18 @@ class TopicMissingError(Exception):
 
 @dataclass(slots=True)
 class DeadLetterRange:
-    """Records [first, end) of one share partition that need dead letters. `first_failed`, `last_failed`: when their
-    first and their last delivery failed, None if it is not known."""
+    """Records [first, end) of one share partition that need dead letters. `last_failed`: when their last delivery
+    failed, None if it is not known. `member`, `client_id`: which member had them then, empty if it is not known."""
 
     hosted: HostedShare
     first: int
     end: int
     delivery_count: int
     rejected: bool
-    first_failed: Millis | None = None
+    failure: Failure = NO_FAILURE
     last_failed: Millis | None = None
+    member: str = ""
+    client_id: str = ""
 
 
 class GroupQueue:
@@ -154,7 +164,8 @@ class Making:
 
 
 class DeadLetters:
-    """Every dead letter of this node. `settle`: called by code that has stepped a share partition's machine."""
+    """Every dead letter of this node. `settle`: called by code that has stepped a share partition's machine.
+    `client_id_of`: the client id of a member, by group and member id; empty if it has no session."""
 
     def __init__(
         self,
@@ -165,6 +176,7 @@ class DeadLetters:
         parking: Parking,
         peers: Peers,
         settle: Callable[[Millis, HostedShare], None],
+        client_id_of: Callable[[str, str], str],
     ) -> None:
         self._environment = environment
         self._metadata = metadata
@@ -175,6 +187,7 @@ class DeadLetters:
         self._sent: Counter[str] = Counter()
         """The number of parts of a group's dead letters that are in flight to other nodes."""
         self._settle = settle
+        self._client_id_of = client_id_of
         self._queues: dict[str, GroupQueue] = {}
         self._numbers = 0
         self._due = KeyedTimers[tuple[int, str]](environment.schedule, Timed.SHARE, self._write)
@@ -215,12 +228,13 @@ class DeadLetters:
         """These records became ARCHIVING."""
         group_id = hosted.key.group_id
         queue = self._queue_of(group_id)
-        for first, end, delivery_count, rejected, first_failed, was_loaded in letters:
+        for first, end, delivery_count, rejected, failure, member, was_loaded in letters:
             last_failed = None if was_loaded else now
             if delivery_count == 1:
-                first_failed = last_failed
+                failure = failure._replace(first_failed=last_failed)
+            client_id = self._client_id_of(group_id, member)
             queue.ranges.append(
-                DeadLetterRange(hosted, first, end, delivery_count, rejected, first_failed, last_failed)
+                DeadLetterRange(hosted, first, end, delivery_count, rejected, failure, last_failed, member, client_id)
             )
             self._count(now, hosted, queue, end - first)
         if queue.key not in self._due:
@@ -551,9 +565,15 @@ def _letter(wall: WallClock, now: Millis, record: Record, pending: DeadLetterRan
         (PREFIX + "delivery.count", str(pending.delivery_count).encode()),
         (PREFIX + "message", (REJECTED if pending.rejected else TOO_OFTEN).encode()),
     ]
-    for name, time in ((FIRST_FAILURE, pending.first_failed), (LAST_FAILURE, pending.last_failed)):
+    for name, time in ((FIRST_FAILURE, pending.failure.first_failed), (LAST_FAILURE, pending.last_failed)):
         if time is not None:
             said.append((name, str(wall.at(time)).encode()))
+    for name, text in ((LAST_MEMBER, pending.member), (LAST_CLIENT, pending.client_id)):
+        if text:
+            said.append((name, text.encode("utf-8", "replace")))
+    if pending.failure.reason is not None:
+        said.append((REASON, pending.failure.reason.text.encode("utf-8", "replace")))
+        said.append((REASON_DELIVERY, str(pending.failure.reason.delivery_count).encode()))
     if not copy:
         return Record(-1, wall.at(now), None, None, said)
     timestamp = record.timestamp_ms if record.timestamp_ms >= 0 else wall.at(now)
@@ -565,10 +585,13 @@ def _mended(wall_ms: WallMillis, letter: Record, error: ErrorCode) -> list[Recor
     if error is ErrorCode.INVALID_TIMESTAMP:  # the wall clock was set since the record was written
         return [] if letter.timestamp_ms == wall_ms else [Record(-1, wall_ms, letter.key, letter.value, letter.headers)]
     # The topic accepts only smaller records than the source topic: at least identify the record.
-    return [] if letter.value is None else [Record(-1, wall_ms, letter.key, None, _provenance(letter.headers))]
+    if letter.value is not None:
+        return [Record(-1, wall_ms, letter.key, None, _provenance(letter.headers))]
+    shorter = [each for each in letter.headers if each[0] not in (REASON, REASON_DELIVERY, LAST_MEMBER, LAST_CLIENT)]
+    return [Record(-1, wall_ms, letter.key, None, shorter)] if len(shorter) < len(letter.headers) else []
 
 
 def _provenance(headers: Headers) -> Headers:
     """Only the headers that a dead letter itself adds."""
-    own = (PREFIX, FIRST_FAILURE, LAST_FAILURE)
+    own = (PREFIX, FIRST_FAILURE, LAST_FAILURE, LAST_MEMBER, LAST_CLIENT, REASON)
     return [(name, value) for name, value in headers if isinstance(name, str) and name.startswith(own)]

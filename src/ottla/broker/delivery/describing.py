@@ -7,11 +7,13 @@ as after the change.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.broker.delivery.partitions import HostedShare
+from ottla.machine import Millis
 from ottla.share.partition import SharePartition
 from ottla.share.standing import Acknowledge, InFlight
 
@@ -20,6 +22,28 @@ RUNS_MAX: Final = 1000
 RUNS_AT_ONCE: Final = 200
 RUNS_EXAMINED_AT_ONCE: Final = 2_000
 """One slice shows and examines at most so many runs: a few milliseconds."""
+
+
+REASONS_MAX: Final = 5
+"""The most common reasons that are shown for each partition."""
+
+
+class FrequentReason(NamedTuple):
+    """A reason that members gave for recent failures: how many, and when the last one was."""
+
+    text: str
+    failures: int
+    last: Millis
+
+
+def frequent_reasons(machine: SharePartition) -> list[FrequentReason]:
+    """The most common reasons among the latest failures with a reason, the most common first."""
+    counts: Counter[str] = Counter()
+    last: dict[str, Millis] = {}
+    for at, text, count in machine.failures.recent:
+        counts[text] += count
+        last[text] = at
+    return [FrequentReason(text, count, last[text]) for text, count in counts.most_common(REASONS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)

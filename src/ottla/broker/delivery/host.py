@@ -75,7 +75,9 @@ class ShareHost(Subscriber):
         self.states = StateCalls(environment, metadata, forwarding, parking, states)
         self._loader = Loader(environment, forwarding, failures, self.states, self.settle, self._drop)
         self._persister = Persister(environment, self.states, self.settle, self._drop)
-        self.letters = DeadLetters(environment, metadata, leadership, forwarding, parking, peers, self.settle)
+        self.letters = DeadLetters(
+            environment, metadata, leadership, forwarding, parking, peers, self.settle, self.sessions.client_id_of
+        )
         self.slices = Slices(environment.notes)
         self._hosted: dict[Key, HostedShare] = {}
         self._of_group: dict[str, dict[Key, HostedShare]] = {}

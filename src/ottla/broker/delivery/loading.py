@@ -217,7 +217,7 @@ class Loader:
             for each in found.state_batches
         ]
         machine = SharePartition(hosted.config.settings, start_offset, batches, now)
-        machine.resume(now, self.back_offs.take(hosted.key))
+        machine.resume(now, *self.back_offs.take(hosted.key))
         machine.log_start_moved(hosted.partition.log.log_start_offset)
         if machine.log_end_is(hosted.log_end_offset):
             self._environment.notes(

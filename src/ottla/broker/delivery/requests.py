@@ -273,13 +273,13 @@ class ShareFetching(ShareExchange):
             self.session = sessions.open(self.group_id, self.member_id, connection, places)
             if self.session is None:
                 return ErrorCode.SHARE_SESSION_LIMIT_REACHED
-            self.session.client = self._client
+            self._introduce(self.session)
             return None
         session = sessions.resume(self.group_id, self.member_id, epoch, connection)
         if isinstance(session, ErrorCode):
             return session
         self.session = session
-        session.client = self._client
+        self._introduce(session)
         if epoch != FINAL_EPOCH:
             more = sum(place not in session.partitions for place in places)
             if more and not self._make_room(now, len(session.partitions) + more, session):
@@ -291,9 +291,11 @@ class ShareFetching(ShareExchange):
                     session.partitions.pop((bytes(topic.topic_id), index), None)
         return None
 
-    @property
-    def _client(self) -> ClientName:
-        return ClientName(self.request.client_id, f"/{self.request.identity.address.client_host}")
+    def _introduce(self, session: ShareSession) -> None:
+        """Note in the session who uses it."""
+        identity = self.request.identity
+        session.client = ClientName(self.request.client_id, f"/{identity.address.client_host}")
+        session.principal = identity.principal
 
     def _make_room(self, now: Millis, wanted: int, but: ShareSession | None) -> bool:
         """Make room for a session with this many partitions; larger ones are closed for it, if that helps."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, TypeAlias
 
+from ottla.broker.client_identity import ANONYMOUS, Principal
 from ottla.broker.config.live import LiveSettings
 from ottla.protocol.errors import ErrorCode
 
@@ -40,12 +41,14 @@ class ClientName(NamedTuple):
 
 
 NO_CLIENT: Final = ClientName("", "")
+CLIENT_ID_CHARS_MAX: Final = 128
+"""A longer client id is cut where it is shown."""
 
 
 class ShareSession:
-    """One member's session with this node."""
+    """One member's session with this node. `principal`: the one that its last request for records came from."""
 
-    __slots__ = ("client", "connection", "epoch", "group_id", "member_id", "partitions")
+    __slots__ = ("client", "connection", "epoch", "group_id", "member_id", "partitions", "principal")
 
     def __init__(
         self, group_id: str, member_id: str, connection: int, partitions: dict[TopicIdPartition, None]
@@ -56,6 +59,7 @@ class ShareSession:
         self.partitions = partitions
         self.epoch = 1
         self.client: ClientName = NO_CLIENT
+        self.principal: Principal = ANONYMOUS
 
     def advance(self) -> None:
         self.epoch = self.epoch + 1 if self.epoch < _EPOCH_MAX else 1
@@ -117,6 +121,11 @@ class ShareSessions:
 
     def get(self, group_id: str, member_id: str) -> ShareSession | None:
         return self._sessions.get((group_id, member_id))
+
+    def client_id_of(self, group_id: str, member_id: str) -> str:
+        """The client id of a member, which may be cut; empty if it has no session."""
+        session = self.get(group_id, member_id)
+        return "" if session is None else session.client.client_id[:CLIENT_ID_CHARS_MAX]
 
     def resume(self, group_id: str, member_id: str, epoch: int, connection: int) -> ShareSession | ErrorCode:
         """The open session whose next epoch this is; FINAL_EPOCH is always accepted."""

@@ -98,6 +98,7 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_PARTITIONS = 10900
     DESCRIBE_OBSERVATIONS = 10901
     READ_TOGETHER = 10902
+    EXPLAIN_SHARE_RECORDS = 10903
 
 
 API_TABLE: tuple[tuple[int, str, int, int, int, str | None], ...] = (
@@ -191,7 +192,8 @@ API_TABLE: tuple[tuple[int, str, int, int, int, str | None], ...] = (
     (90, "DescribeShareGroupOffsets", 0, 1, 0, "describe_share_group_offsets"),
     (91, "AlterShareGroupOffsets", 0, 0, 0, "alter_share_group_offsets"),
     (92, "DeleteShareGroupOffsets", 0, 0, 0, "delete_share_group_offsets"),
-    (10900, "DescribeSharePartitions", 0, 0, 0, "describe_share_partitions"),
+    (10900, "DescribeSharePartitions", 0, 1, 0, "describe_share_partitions"),
     (10901, "DescribeObservations", 0, 1, 0, "describe_observations"),
     (10902, "ReadTogether", 0, 0, 0, "read_together"),
+    (10903, "ExplainShareRecords", 0, 0, 0, "explain_share_records"),
 )

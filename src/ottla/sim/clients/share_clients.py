@@ -1,8 +1,9 @@
 """Simulates members of a share group, well-behaved and not, and an administrator who disturbs them.
 
 A member fetches, works for a while, and acknowledges each record: with the next fetch or separately, all of a range
-with one type or each record with its own. Some stall past their locks, forget records, acknowledge twice or records
-that they never acquired, hang up midway, and open new sessions.
+with one type or each record with its own. Mostly it says first why it releases or rejects records. Some stall past
+their locks, forget records, acknowledge twice or records that they never acquired, hang up midway, and open new
+sessions.
 
 Group membership is not simulated: as in Kafka, a share session is enough to get records. With several nodes, a member
 has a session with one of them at a time, for the partitions that it leads.
@@ -15,6 +16,12 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import share_acknowledge as said
 from ottla.protocol.messages import share_fetch as asked
 from ottla.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from ottla.protocol.messages.explain_share_records import (
+    ExplainShareRecordsRequest,
+    RequestPartition,
+    RequestRecord,
+    RequestTopic,
+)
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -88,6 +95,7 @@ class ShareMember(KafkaClient):
         self._busy = False
         for key in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):
             self.versions[key] = self._choose_version(1, 2)
+        self.versions[ApiKey.EXPLAIN_SHARE_RECORDS] = 0
         self.after(self.rng.randrange(400 * MS), self.connect)
 
     # ---- a session's life ------------------------------------------------------------------------------------------
@@ -143,7 +151,7 @@ class ShareMember(KafkaClient):
         elif self.follows and self._epoch and self.rng.random() < (GOES_ELSEWHERE if self.held else GOES_WHERE_MORE_IS):
             self._acknowledge({}, epoch=-1)
         elif self.held and self._epoch and self.rng.random() < 0.4:
-            self._acknowledge(self._judge())
+            self._explain_and_acknowledge(self._judge())
         else:
             self._fetch(self._judge() if self._epoch and self.rng.random() < 0.8 else {})
 
@@ -289,6 +297,56 @@ class ShareMember(KafkaClient):
                 self._given.add((where, offset))
 
     # ---- acknowledging ---------------------------------------------------------------------------------------------
+
+    def _explain_and_acknowledge(self, acks: Said) -> None:
+        """Acknowledge, mostly after saying why some of the records are given back."""
+        failed = {
+            where: records
+            for where, each in acks.items()
+            if (records := [offset for offset, kind in each if kind in (RELEASE, REJECT)])
+        }
+        if not failed or self.rng.random() < 0.3:
+            self._acknowledge(acks)
+            return
+        reasons = {where: [self._reason(where, offset) for offset in offsets] for where, offsets in failed.items()}
+        parts = [RequestPartition(where[1], records) for where, records in reasons.items()]
+        request = ExplainShareRecordsRequest(self.group, self.name, [RequestTopic(self.topic, parts)])
+        self._busy = True
+        how = acks, reasons, self._lives()
+        self.request(ApiKey.EXPLAIN_SHARE_RECORDS, request, self._explained, *how, at=self._at)
+
+    def _reason(self, where: TopicPartition, offset: int) -> RequestRecord:
+        count = self.held[where, offset]
+        text = f"{self.name} fails at {offset} of {where[1]} in delivery {count}: {self.rng.randrange(1000)}"
+        self.shares.reasons.setdefault((where, offset), set()).add(text)
+        return RequestRecord(offset, count, text)
+
+    def _explained(
+        self,
+        message: Any,
+        acks: Said,
+        reasons: dict[TopicPartition, list[RequestRecord]],
+        asked_in: dict[TopicPartition, int | None],
+    ) -> None:
+        if message is None:
+            return
+        self._busy = False
+        if message.error_code:
+            raise InvariantError(f"{self.name}: ExplainShareRecords answers {message.error_code}")
+        for part in message.topics[0].partitions:
+            where = (self.topic, part.partition_index)
+            if part.error_code not in TRY_AGAIN:
+                raise InvariantError(f"{self.name}: explaining records of {where} answers {part.error_code}")
+            life = self._life_of(where, asked_in)
+            for given, result in zip(reasons[where], part.records, strict=not part.error_code):
+                if result.error_code == ErrorCode.NONE and life is not None:
+                    self.shares.explain(life, (where, given.offset), given.delivery_count, given.reason)
+                elif result.error_code not in (ErrorCode.NONE, ErrorCode.INVALID_RECORD_STATE):
+                    raise InvariantError(f"{self.name}: explaining {given.offset} answers {result.error_code}")
+        if self._epoch:
+            self._acknowledge(acks)
+        else:
+            self._again()
 
     def _acknowledge(self, acks: Said, *, epoch: int | None = None, stray: bool = False) -> None:
         parts = [

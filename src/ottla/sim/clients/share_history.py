@@ -5,6 +5,8 @@ Each entry is checked when it is recorded. Promises checked here:
 - Two members never get the same delivery of a record in one incarnation of the node: at most one member acquires it.
 - No delivery count exceeds the limit, and after a confirmed release the next one is higher.
 - A record whose acceptance or rejection was confirmed is never delivered again.
+- The dead letter of a record has the reason that its member gave before it rejected the record, if the leader that
+  writes the dead letter has seen that. Every reason in a dead letter was given for that record.
 - An acknowledgement by a member that has not acquired the record succeeds only if the record is done already.
 
 `forget` is the effect of a power cut on promises that were not fsynced.
@@ -32,6 +34,10 @@ class ShareHistory:
         """Confirmed acceptances and rejections: the incarnation of the node and the delivery count."""
         self._released: dict[RecordPlace, tuple[int, int]] = {}
         """Confirmed releases: the same."""
+        self.reasons: dict[RecordPlace, set[str]] = {}
+        """Every reason that was sent, by record."""
+        self._explained: dict[tuple[RecordPlace, int], tuple[int, str]] = {}
+        """The reason that the node has accepted, and in which incarnation, by record and delivery count."""
         self._told: dict[tuple[int, RecordPlace, int], str] = {}
         """The receiving member by (incarnation, record, delivery count). An answer may be late, so counts need not
         rise."""
@@ -57,6 +63,19 @@ class ShareHistory:
         if life > released_life and count <= released_count:
             raise InvariantError(f"{who}: {where} delivers {offset} as number {count} after {released_count} came back")
 
+    def explain(self, life: int, place: RecordPlace, count: int, reason: str) -> None:
+        """Record that the node has accepted a reason for this delivery, which its member has acquired."""
+        self._explained[place, count] = (life, reason)
+
+    def check_reason(self, place: RecordPlace, count: int, reason: str | None, *, was_seen: bool) -> None:
+        """Check the reason in the dead letter of a record. `was_seen`: the node that wrote the dead letter has seen
+        the last failure."""
+        if reason is not None and reason not in self.reasons.get(place, set()):
+            raise InvariantError(f"the dead letter of {place} says {reason!r}, which no member gave for it")
+        life, given = self._explained.get((place, count), (-1, ""))
+        if was_seen and self._done.get(place) == (life, count) and reason != given:
+            raise InvariantError(f"the dead letter of {place} says {reason!r}, its member {given!r}")
+
     def confirm(self, life: int | None, place: RecordPlace, kind: int, count: int) -> None:
         """Record a successful acknowledgement by the member that acquired the record; kinds are Kafka's."""
         if life is None:
@@ -71,3 +90,4 @@ class ShareHistory:
         self.losses += 1
         self._done.clear()
         self._released.clear()
+        self._explained.clear()

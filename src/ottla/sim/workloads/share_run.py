@@ -6,7 +6,7 @@ and every record is accepted or in the dead-letter topic.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import Isolation
 from ottla.protocol.records.batch import iter_batches
-from ottla.protocol.records.record import decode_records
+from ottla.protocol.records.record import Record, decode_records
 from ottla.share.state import ShareStateShard
 from ottla.sim.clients.share_clients import LETTERS
 from ottla.sim.kernel.host import Life
@@ -126,7 +126,7 @@ def missing_of_share(workload: ShareWorkload, described: Iterable[Any], jobs: It
 
 def audit_share(workload: ShareWorkload, jobs: Iterable[Partition], letters: Partition) -> None:
     """Check that a member accepted every record, or that it is in the dead-letter topic."""
-    found = _letters(letters)
+    found = {_check_letter(workload, record) for record in _records(letters)}
     for partition in jobs:
         for group, shares in workload.shares.items():
             for offset in range(partition.log.log_end_offset):
@@ -147,9 +147,21 @@ def _state_of(node: Node) -> dict[Any, Any]:
     return state
 
 
-def _letters(partition: Partition) -> set[tuple[str, int, int]]:
-    """(group, partition, offset) of every dead letter."""
-    found: set[tuple[str, int, int]] = set()
+def _check_letter(workload: ShareWorkload, letter: Record) -> tuple[str, int, int]:
+    """(group, partition, offset) of a dead letter, whose reason is checked."""
+    said = dict(letter.headers)
+    names = ("group", "partition", "offset", "delivery.count")
+    group, index, at, count = ((said[f"__dlq.errors.{name}"] or b"").decode() for name in names)
+    reason = said.get("ottla-failure-reason")
+    place = ((JOBS, int(index)), int(at))
+    workload.shares[group].check_reason(
+        place, int(count), None if reason is None else reason.decode(), was_seen="ottla-last-failure-ms" in said
+    )
+    return group, int(index), int(at)
+
+
+def _records(partition: Partition) -> Iterator[Record]:
+    """Every record of a partition."""
     log = partition.log
     offset = log.log_start_offset
     while offset < log.high_watermark:
@@ -158,8 +170,4 @@ def _letters(partition: Partition) -> set[tuple[str, int, int]]:
         raw = result.slice.read()
         for header, position in iter_batches(raw):
             offset = header.next_offset
-            for record in decode_records(raw, position):
-                said = dict(record.headers)
-                group, index, at = (said[f"__dlq.errors.{name}"] or b"" for name in ("group", "partition", "offset"))
-                found.add((group.decode(), int(index), int(at)))
-    return found
+            yield from decode_records(raw, position)
