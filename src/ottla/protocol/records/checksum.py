@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
 
 
 def _load() -> Callable[..., int]:
     """The extension's function, without importing its package."""
     package = PathFinder.find_spec("crc32c")
     compiled = PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations) if package else None
-    if compiled is None or compiled.loader is None:
+    if compiled is None or compiled.loader is None or (module := compiled.loader.create_module(compiled)) is None:
         from crc32c import crc32c
 
         return crc32c
-    module = module_from_spec(compiled)
     compiled.loader.exec_module(module)
     found: Callable[..., int] = module.crc32c
     return found

@@ -1,19 +1,17 @@
 """Compresses and decompresses record batches with Kafka's four codecs, with a bound on the decompressed size.
 
-It supports Kafka's codec numbers, the xerial framing of Java's snappy, raw snappy (which some clients send), and the
-lz4 frame format. Source: Compression.java, SnappyCompression.java, KIP-110.
+The names and numbers of codecs are Kafka's. `codecs.py`, which does the work, is imported with the first compressed
+batch. Source: Compression.java, KIP-110.
 
 Invariant: decompression never allocates more memory than `max_bytes`, whatever size the input claims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from struct import Struct as Format
+from collections.abc import Generator
+from typing import Final
 
-import cramjam
-
-from ottla.protocol.records.errors import CorruptRecordsError, TooManyBytesError
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.wire import Buffer
 
 NONE = 0
@@ -22,7 +20,8 @@ SNAPPY = 2
 LZ4 = 3
 ZSTD = 4
 
-NAMES: tuple[str, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+_COMPRESSED: Final = ("gzip", "snappy", "lz4", "zstd")
+NAMES: tuple[str, ...] = ("none", *_COMPRESSED)
 """Kafka's names, by codec number."""
 CODECS: dict[str, int] = {name: number for number, name in enumerate(NAMES)}
 
@@ -32,23 +31,6 @@ compressing."""
 READER_BYTES_MAX = 128 * 1024 * 1024
 """The bound for a client, which delays no other clients and may read batches that a broker with larger limits
 accepted."""
-
-_GZIP_SLICE = 64 * 1024
-"""Bytes that are compressed in a slice: some 2 ms of work."""
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + Format(">ii").pack(1, 1)
-_XERIAL_BLOCK = 32 * 1024
-_LZ4_HEADER = bytes.fromhex("04224d18604082")
-"""Magic; independent blocks without checksums; blocks of at most 64 KiB; the checksum of these two bytes."""
-_LZ4_BLOCK = 64 * 1024
-_LZ4_STORED = 0x80000000
-_FIRST_GUESS_MIN = 64 * 1024
-_FULL = "failed to write whole buffer"
-
-_pack_int32 = Format(">i").pack
-_unpack_int32 = Format(">i").unpack_from
-_pack_lz4_length = Format("<I").pack
-_unpack_size_at_end = Format("<I").unpack_from
 
 
 def codec_number(compression: str | int) -> int:
@@ -65,29 +47,20 @@ def codec_number(compression: str | int) -> int:
 def compress(codec: int, plain: Buffer, level: int | None = None) -> bytes:
     """`plain`, compressed as a Java producer would. `level` is the codec's own level (gzip, lz4, zstd). Raises
     ValueError."""
-    match codec:
-        case 0:
-            return bytes(plain)
-        case 1:
-            return bytes(cramjam.gzip.compress(plain, level))
-        case 2:
-            return _compress_xerial(plain)
-        case 3:
-            return _compress_lz4(plain, level)
-        case 4:
-            return bytes(cramjam.zstd.compress(plain, level))
-        case _:
-            raise ValueError(f"there is no compression codec {codec}")
+    if codec == NONE:
+        return bytes(plain)
+    if not 0 < codec < len(NAMES):
+        raise ValueError(f"there is no compression codec {codec}")
+    from ottla.protocol.records import codecs
+
+    return codecs.pack(_COMPRESSED[codec - 1], plain, level)
 
 
 def gzip_in_slices(plain: Buffer, level: int | None = None) -> Generator[None, None, bytes]:
     """`compress` with gzip, which takes several times as long as the other codecs. Yields after each slice of work."""
-    view, packer = memoryview(plain), cramjam.gzip.Compressor(level)
-    for first in range(0, len(view), _GZIP_SLICE):
-        if first:
-            yield
-        packer.compress(bytes(view[first : first + _GZIP_SLICE]))
-    return bytes(packer.finish())
+    from ottla.protocol.records import codecs
+
+    return codecs.gzip_in_slices(plain, level)
 
 
 def decompress(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) -> bytes:
@@ -100,111 +73,10 @@ def unpack(codec: int, packed: Buffer, max_bytes: int = UNPACKED_BYTES_MAX) -> b
 
     Raises TooManyBytesError if they exceed `max_bytes`, CorruptRecordsError if `packed` cannot be decompressed.
     """
-    try:
-        match codec:
-            case 0:
-                return bytes(packed)
-            case 1:
-                return _grow(cramjam.gzip.decompress_into, packed, _gzip_size(packed), max_bytes)
-            case 2:
-                return _decompress_snappy(packed, max_bytes)
-            case 3:
-                return _grow(cramjam.lz4.decompress_into, packed, 4 * len(packed), max_bytes)
-            case 4:
-                return _grow(cramjam.zstd.decompress_into, packed, 4 * len(packed), max_bytes)
-            case _:
-                raise CorruptRecordsError(f"there is no compression codec {codec}")
-    except cramjam.DecompressionError as error:
-        raise CorruptRecordsError(f"broken {NAMES[codec]} records: {error}") from error
+    if codec == NONE:
+        return bytes(packed)
+    if not 0 < codec < len(NAMES):
+        raise CorruptRecordsError(f"there is no compression codec {codec}")
+    from ottla.protocol.records import codecs
 
-
-def _gzip_size(packed: Buffer) -> int:
-    """The size in gzip's trailer, modulo 4 GiB: a good first guess if the sender is honest."""
-    return _unpack_size_at_end(packed, len(packed) - 4)[0] if len(packed) >= 18 else 0
-
-
-def _grow(into: Callable[[Buffer, bytearray], int], packed: Buffer, guess: int, max_bytes: int) -> bytearray:
-    """Decompress into a buffer that grows eightfold until it is large enough or reaches the bound."""
-    size = min(max(guess, _FIRST_GUESS_MIN), max_bytes)
-    while True:
-        out = bytearray(size)
-        try:
-            length = into(packed, out)
-        except cramjam.DecompressionError as error:
-            if _FULL not in str(error):
-                raise
-            if size >= max_bytes:
-                raise TooManyBytesError(f"the records unpack to more than {max_bytes} bytes") from error
-            size = min(size * 8, max_bytes)
-        else:
-            del out[length:]
-            return out
-
-
-# ---- LZ4 -----------------------------------------------------------------------------------------------------------
-
-
-def _compress_lz4(plain: Buffer, level: int | None) -> bytes:
-    """An lz4 frame of independent blocks: Kafka's Java reader rejects linked blocks, which cramjam's frames have."""
-    out = bytearray(_LZ4_HEADER)
-    mode = None if level is None else "high_compression"
-    with memoryview(plain) as view:
-        for start in range(0, len(view), _LZ4_BLOCK):
-            block = view[start : start + _LZ4_BLOCK]
-            packed = cramjam.lz4.compress_block(block, mode=mode, compression=level, store_size=False)
-            if len(packed) < len(block):
-                out += _pack_lz4_length(len(packed))
-                out += memoryview(packed)
-            else:
-                out += _pack_lz4_length(len(block) | _LZ4_STORED)
-                out += block
-    out += bytes(4)
-    return bytes(out)
-
-
-# ---- Snappy --------------------------------------------------------------------------------------------------------
-
-
-def _compress_xerial(plain: Buffer) -> bytes:
-    out = bytearray(_XERIAL_HEADER)
-    with memoryview(plain) as view:
-        for start in range(0, len(view), _XERIAL_BLOCK):
-            block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
-            out += _pack_int32(len(block))
-            out += block
-    return bytes(out)
-
-
-def _decompress_snappy(packed: Buffer, max_bytes: int) -> bytes:
-    view = memoryview(packed)
-    if not view:
-        raise CorruptRecordsError("broken snappy records: empty")
-    if bytes(view[:8]) != _XERIAL_MAGIC:
-        return _decompress_raw(view, max_bytes)
-    if len(view) < len(_XERIAL_HEADER):
-        raise CorruptRecordsError("broken snappy records: the framing is cut short")
-    parts: list[bytes] = []
-    left = max_bytes
-    pos = len(_XERIAL_HEADER)
-    while pos < len(view):
-        if len(view) - pos < 4:
-            raise CorruptRecordsError("broken snappy records: a block without its length")
-        (length,) = _unpack_int32(view, pos)
-        pos += 4
-        if not 0 <= length <= len(view) - pos:
-            raise CorruptRecordsError(
-                f"broken snappy records: a block of {length} bytes where {len(view) - pos} remain"
-            )
-        parts.append(_decompress_raw(view[pos : pos + length], left))
-        left -= len(parts[-1])
-        pos += length
-    return b"".join(parts)
-
-
-def _decompress_raw(block: memoryview, max_bytes: int) -> bytes:
-    size = cramjam.snappy.decompress_raw_len(block)
-    if size > max_bytes:
-        raise TooManyBytesError(f"the records unpack to more than {max_bytes} bytes")
-    out = bytearray(size)
-    cramjam.snappy.decompress_raw_into(block, out)
-    return bytes(out)
+    return codecs.unpack(_COMPRESSED[codec - 1], packed, max_bytes)
