@@ -280,7 +280,7 @@ def test_nodes_count_that_registered_before_the_first_of_them_claimed() -> None:
     first = claim(controlled(nodes), present, 2, "new-2")
     assert first is not None
     assert isinstance(first.record, ControllerRecord)
-    image = controlled(nodes, replace(first.record, version=60))
+    image = controlled(nodes, first.record._replace(version=60))
     assert turnover(image, present).after.missing == {3}
     assert not turnover(image, {**present, 3: "old-3"}).after.missing, "it only stood still: not all were down"
 

@@ -370,7 +370,7 @@ def test_an_envelope_is_opened_for_nodes_of_the_cluster_only(pair: NodePair) -> 
 
     found = unwrapped(5, envelope, channel_of(9), decode)
     assert (found.identity.principal, found.client_id, found.now, found.version) == (("User", "bob"), "client", 5, 7)
-    assert found.identity == replace(identity, address=replace(identity.address, connection_id=9))
+    assert found.identity == replace(identity, address=identity.address._replace(connection_id=9))
     assert found.body == inside
     for damaged in (b"", b"[]", b"{}", b'{"advertised": 1}'):
         with pytest.raises(MalformedFrameError, match=re.escape("does not say who sent")):

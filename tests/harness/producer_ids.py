@@ -1,7 +1,5 @@
 """Producer ids straight from a store: what a node does, without one."""
 
-from dataclasses import replace
-
 from ottla.metadata.producer_ids import KEY, ProducerIds, ProducerIdsRecord
 from ottla.metadata.store import MetadataStore, Put
 
@@ -12,7 +10,7 @@ def take(ids: ProducerIds, store: MetadataStore) -> int:
     if taken is not None:
         return taken
     row = store.get(KEY)
-    stored = None if row is None else replace(ProducerIdsRecord.decode(row.value), version=row.version)
+    stored = None if row is None else ProducerIdsRecord.decode(row.value)._replace(version=row.version)
     first, behind, expected = ids.next_block(stored)
     store.commit([Put(KEY, behind.encode(), expected)])
     ids.claimed(first)

@@ -77,7 +77,7 @@ def names_in_source() -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
 def fields_of_logs() -> frozenset[str]:
     """The fields of LogConfig that the log reads, under the names of the topic configs that they are."""
     attributes = {node.attr for tree in trees(["log"]) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return frozenset(each.replace("_", ".") for each in LogConfig.__dataclass_fields__ if each in attributes)
+    return frozenset(each.replace("_", ".") for each in LogConfig._fields if each in attributes)
 
 
 def is_named(name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -255,7 +254,7 @@ def test_segments_roll_by_size_time_index_and_config() -> None:
     assert len(log.bases) == 2
     put(log, batch(b"v", at=NOW + 10_001))
     assert len(log.bases) == 3
-    log.configure(replace(log.config, segment_ms=5))
+    log.configure(log.config._replace(segment_ms=5))
     put(log, batch(b"v", at=NOW + 10_005))
     assert len(log.bases) == 3
     put(log, batch(b"v", at=NOW + 10_007))

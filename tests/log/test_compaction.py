@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,15 +129,15 @@ def test_the_ratio_says_when_and_the_checkpoint_where() -> None:
     assert log.cleanable_ratio(NOW) == 0.0
     fill(log, 30)
     assert 0 < log.cleanable_ratio(NOW) < 1
-    log.configure(replace(COMPACT, min_cleanable_dirty_ratio=1.0))
+    log.configure(COMPACT._replace(min_cleanable_dirty_ratio=1.0))
     assert log.cleanable_ratio(NOW) == 0.0
-    log.configure(replace(COMPACT, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=1000))
+    log.configure(COMPACT._replace(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=1000))
     assert log.cleanable_ratio(NOW + 900) == 0.0
     assert log.cleanable_ratio(NOW + 1100) > 0
-    log.configure(replace(COMPACT, min_compaction_lag_ms=1000))
+    log.configure(COMPACT._replace(min_compaction_lag_ms=1000))
     assert log.cleanable_ratio(NOW + 500) == 0.0
     assert log.cleanable_ratio(NOW + 2000) > 0
-    log.configure(replace(COMPACT, cleanup_policy=frozenset({"delete"})))
+    log.configure(COMPACT._replace(cleanup_policy=frozenset({"delete"})))
     assert log.cleanable_ratio(NOW + 2000) == 0.0
     log.truncate_to(5, now=NOW)
     log.configure(COMPACT)

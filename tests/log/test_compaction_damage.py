@@ -1,7 +1,6 @@
 """Compaction meets what it can't read: that stays as it is, takes nothing away, and the rest is compacted."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,7 @@ from ottla.protocol.records.batch import HEADER_BYTES, iter_batches, set_crc
 from ottla.sim.kernel.disk import Disk
 from tests.harness.log.support import DIRECTORY, NOW, batch, disk, keyed, open_log, put, raw, small
 
-CONFIG = replace(small(), cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0)
+CONFIG = small()._replace(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0)
 LATER = NOW + 10**9
 
 
@@ -73,7 +72,7 @@ def test_what_can_not_be_read_takes_no_older_record_away() -> None:
 
 
 def test_tombstones_may_be_kept_for_ever() -> None:
-    log = open_log(disk(), replace(CONFIG, delete_retention_ms=2**63 - 1))
+    log = open_log(disk(), CONFIG._replace(delete_retention_ms=2**63 - 1))
     put(log, keyed((b"a", None)))
     log.roll(NOW)
     put(log, keyed((b"b", b"1")))
@@ -83,7 +82,7 @@ def test_tombstones_may_be_kept_for_ever() -> None:
 
 def three_segments(files: Disk) -> Log:
     """`k` and a key of its own in each segment."""
-    log = open_log(files, replace(CONFIG, segment_bytes=4096))
+    log = open_log(files, CONFIG._replace(segment_bytes=4096))
     for i in range(3):
         for _ in range(8):
             put(log, keyed((b"k", b"x" * 300)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
@@ -155,7 +155,7 @@ class LogTwin(RuleBasedStateMachine):
 
     @rule(keep=st.integers(0, 2000))
     def retain_by_size(self, keep: int) -> None:
-        self.log.configure(replace(CONFIG, retention_bytes=keep))
+        self.log.configure(CONFIG._replace(retention_bytes=keep))
         delete_old_segments(self.log, self.now)
         self.log.configure(CONFIG)
         self.follow_retention()
@@ -164,7 +164,7 @@ class LogTwin(RuleBasedStateMachine):
 
     @rule(age=st.integers(0, 200))
     def retain_by_time(self, age: int) -> None:
-        self.log.configure(replace(CONFIG, retention_ms=age))
+        self.log.configure(CONFIG._replace(retention_ms=age))
         delete_old_segments(self.log, self.now)
         self.log.configure(CONFIG)
         self.follow_retention()

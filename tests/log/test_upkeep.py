@@ -6,7 +6,6 @@ import errno
 import itertools
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +276,7 @@ def test_a_slice_outlives_retention_and_deletion(tmp_path: Path) -> None:
     result = log.read(0, 500, Isolation.LOG_END)
     assert result.slice is not None
     octets = result.slice.read()
-    log.configure(replace(log.config, retention_bytes=0))
+    log.configure(log.config._replace(retention_bytes=0))
     delete_old_segments(log, NOW)
     maintain(log, NOW)
     assert result.slice.read() == octets

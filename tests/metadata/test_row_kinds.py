@@ -1,7 +1,7 @@
 """A new kind of row is one declaration: the image, its deltas and the handling of damaged rows follow from it."""
 
 import json
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
@@ -13,8 +13,7 @@ from ottla.metadata.store import CHANGES_MAX, Delete, Put, StoreDamagedError
 from ottla.metadata.topics import TopicRecord, key_of, placed_on
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(NamedTuple):
     """A record that no version of Ottla has."""
 
     holder: str

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ def test_two_nodes_of_a_cluster_talk(tmp_path: Path, authority: Authority, proto
     async def scene() -> None:
         listen = (f"{protocol}://{HOST}:0",)
         first, second = (
-            replace(options(tmp_path, each, authority.issue(HOST), authority.file), listen=listen) for each in (1, 2)
+            options(tmp_path, each, authority.issue(HOST), authority.file)._replace(listen=listen) for each in (1, 2)
         )
         if protocol == "SASL_PLAINTEXT":
             for given in (first, second):
@@ -118,8 +117,7 @@ def test_a_relay_with_a_certificate_of_the_same_authority_gets_nothing(
     """It decrypts what both sides say, and carries their proofs over: these are of two different connections. If proofs
     did not cover the connection, it would succeed."""
     if not binds:
-        for module in ("tls", "peers"):
-            monkeypatch.setattr(f"ottla.server.{module}.binding_of", lambda tls: b"")
+        monkeypatch.setattr("ottla.server.tls.binding_of", lambda tls: b"")
     certificate = authority.issue(HOST)
     inwards = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     inwards.load_cert_chain(certificate)
@@ -170,7 +168,7 @@ def test_a_cluster_moves_to_tls_node_by_node(tmp_path: Path, authority: Authorit
 
     def moving(node_id: int, between: str) -> ServerOptions:
         given = options(tmp_path, node_id, authority.issue(HOST), authority.file, inter_broker_listener_name=between)
-        return replace(given, listen=(f"PLAINTEXT://{HOST}:0", f"SSL://{HOST}:0"))
+        return given._replace(listen=(f"PLAINTEXT://{HOST}:0", f"SSL://{HOST}:0"))
 
     async def scene() -> None:
         async with running(moving(1, "PLAINTEXT")) as old, running(moving(2, "SSL")) as new:

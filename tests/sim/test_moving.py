@@ -272,7 +272,7 @@ def drops_data_before_the_end_is_written(patch: pytest.MonkeyPatch) -> None:
             else each
             for each in topic.partitions
         ]
-        return place(self, now, replace(topic, record=replace(topic.record, partitions=tuple(partitions))), index)
+        return place(self, now, topic._replace(record=replace(topic.record, partitions=tuple(partitions))), index)
 
     patch.setattr(Placement, "_place", wrong)
 

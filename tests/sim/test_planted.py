@@ -4,7 +4,6 @@ Each names a seed that notices soon; where the simulator has changed so much tha
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -103,7 +102,7 @@ def test_a_produce_in_slices_that_the_next_one_overtakes(monkeypatch: pytest.Mon
     original = k00_produce.SlicedProduce.begin
 
     def overtaken(self: k00_produce.SlicedProduce, *args: Any) -> Parked:
-        return replace(original(self, *args), goes_on=False)
+        return original(self, *args)._replace(goes_on=False)
 
     monkeypatch.setattr(k00_produce, "SLICE_STEPS", 1)
     monkeypatch.setattr(k00_produce.SlicedProduce, "begin", overtaken)
@@ -239,7 +238,7 @@ def test_a_success_that_nobody_knows_of(monkeypatch: pytest.MonkeyPatch) -> None
 
     def hopeful(self: Metadata, now: int, token: int, answer: Any) -> None:
         if isinstance(answer, Reading) and self._turn is not None:
-            answer = replace(answer, value=self._turn.mark)
+            answer = answer._replace(value=self._turn.mark)
         original(self, now, token, answer)
 
     monkeypatch.setattr(Metadata, "reread", hopeful)
@@ -251,7 +250,7 @@ def test_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Metadata.reread
 
     def doubting(self: Metadata, now: int, token: int, answer: Any) -> None:
-        original(self, now, token, replace(answer, value=None) if isinstance(answer, Reading) else answer)
+        original(self, now, token, answer._replace(value=None) if isinstance(answer, Reading) else answer)
 
     monkeypatch.setattr(Metadata, "reread", doubting)
     assert_found("is there 1 times", "is there 0 times", seed=17)

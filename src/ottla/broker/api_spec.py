@@ -10,8 +10,8 @@ operations that are authorized), SaslServerAuthenticator.java.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from ottla.protocol.acls import Permission
 from ottla.protocol.apis import ApiKey
@@ -35,8 +35,7 @@ class RequestSize(Enum):
     READ_BY_HANDLER = "the handler, which reads the whole frame by itself"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiSpec:
+class ApiSpec(NamedTuple):
     """The properties of one API.
 
     - `versions`: the lowest and the highest version served.

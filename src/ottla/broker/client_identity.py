@@ -35,8 +35,7 @@ ANONYMOUS: Final = Principal("User", "ANONYMOUS")
 """Principal of an unauthenticated client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """The peer address and the listener of a connection; unchanged while the connection exists.
 
     `connection_id` is unique for each connection within a process. `listener` is the listener's name, in capitals; this

@@ -9,8 +9,7 @@ Source: etcd/raft's Ready.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ottla.log.files import FileSlice
 from ottla.log.syncing import Syncable
@@ -21,8 +20,7 @@ from ottla.metadata.store import VersionGuard, Write
 Part: TypeAlias = bytes | bytearray | memoryview | FileSlice
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
+class Parked(NamedTuple):
     """The answer to a request comes later, as a Reply effect for this ticket.
 
     `goes_on`: the request has not finished its work; no later request of the connection may be served before its
@@ -33,8 +31,7 @@ class Parked:
     goes_on: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """Send these parts as the answer that `ticket` waited for. Empty parts: there is no answer (acks=0)."""
 
     ticket: Ticket
@@ -42,24 +39,21 @@ class Reply:
     parts: Sequence[Part]
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(NamedTuple):
     """Close this connection after all earlier answers are sent."""
 
     connection: int
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Mute:
+class Mute(NamedTuple):
     """Read nothing more from this connection until the given time (KIP-219)."""
 
     connection: int
     until: Millis
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(NamedTuple):
     """Call `sync` on all of these off the loop, in order, then `node.synced(now, token, failures)`.
 
     `failures` are the system's messages by position in `files`; after a failure the other files are still synced.
@@ -78,8 +72,7 @@ class Withdrawal:
         self.is_made = False
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(NamedTuple):
     """Replace the file at `path` by `content`, atomically and durably, off the loop, unless the effect is withdrawn by
     then. If it fails, call `node.not_stored(path)`."""
 
@@ -88,8 +81,7 @@ class Store:
     withdrawal: Withdrawal
 
 
-@dataclass(frozen=True, slots=True)
-class PeerRequest:
+class PeerRequest(NamedTuple):
     """Send this request, a whole frame, to another node; then `node.answered(now, token, answer)`, exactly once.
 
     The answer is the frame without its length, or `Unanswered` if the node is unknown, unreachable or lost. `line`
@@ -102,8 +94,7 @@ class PeerRequest:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """Do all these writes of the metadata store or none, if every guard holds, off the loop; then call
     `node.committed(now, token, outcome)`, exactly once. Only one commit is in progress at a time."""
 
@@ -112,8 +103,7 @@ class Commit:
     guards: Sequence[VersionGuard] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Reread:
+class Reread(NamedTuple):
     """Read the rows that the metadata store has and `image` lacks, off the loop; then `node.reread(now, token,
     answer)`.
 
@@ -126,71 +116,66 @@ class Reread:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Derive:
+class Derive(NamedTuple):
     """Compute the salted password (`protocol.scram.salted`), off the loop, then call `node.derived(now, token,
     mechanism, salted_password)`, exactly once. Takes milliseconds."""
 
     token: int
     mechanism: str
-    password: bytes = field(repr=False)
-    salt: bytes = field(repr=False)
+    password: bytes
+    salt: bytes
     iterations: int
 
+    def __repr__(self) -> str:
+        """Without the password and the salt."""
+        return f"Derive({self.token}, {self.mechanism!r})"
 
-@dataclass(frozen=True, slots=True)
-class FetchKeys:
+
+class FetchKeys(NamedTuple):
     """Fetch the keys of this listener that check tokens, off the loop and not too often; then `node.keys_changed`. A
     client has a token of an unknown key."""
 
     listener: str
 
 
-@dataclass(frozen=True, slots=True)
-class Audited:
+class Audited(NamedTuple):
     """Append this record to the audit log, off the loop. `time` is a timestamp in milliseconds."""
 
     record: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """The commit was done and is durable; `generation` is its number."""
 
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Conflicted:
+class Conflicted(NamedTuple):
     """A key was not at the version that a write or a guard expected: nothing was written."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotCommitted:
+class NotCommitted(NamedTuple):
     """The store failed: nothing was written, and nothing will be."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeUnknown:
+class OutcomeUnknown(NamedTuple):
     """The store did not report whether the commit was done."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """The result of a `Reread`: the new rows, and the value of its key (None if the key does not exist)."""
 
     delta: MetadataDelta
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(NamedTuple):
     """The store could not be read."""
 
     why: str

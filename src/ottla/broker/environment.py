@@ -4,7 +4,7 @@ sinks."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ottla.broker.completions import Completions
 from ottla.broker.config.live import LiveSettings
@@ -15,8 +15,7 @@ from ottla.log.files import FileSystem
 from ottla.machine import Entropy, WallClock
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(NamedTuple):
     """The services of the I/O host. `notes` logs information; `warn` logs what an operator should act on.
 
     `fault` is called with a description and the exception while an unexpected exception is handled. It raises the

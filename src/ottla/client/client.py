@@ -13,11 +13,10 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from ottla.client.connection import Connection
 from ottla.client.errors import BrokerError, ClientError, ConnectionClosedError, TimedOutError, check
-from ottla.client.sasl import Login
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -25,6 +24,9 @@ from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.wire import Buffer, Message
+
+if TYPE_CHECKING:
+    from ottla.client.sasl import Login
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 GROUP = 0

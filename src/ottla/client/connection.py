@@ -15,7 +15,7 @@ import ssl
 import struct
 import time
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ottla.client.errors import (
     BadResponseError,
@@ -24,13 +24,15 @@ from ottla.client.errors import (
     TimedOutError,
     UnsupportedVersionError,
 )
-from ottla.client.sasl import Login, authenticate
 from ottla.protocol.apis import APIS, ApiKey
 from ottla.protocol.errors import ErrorCode, MalformedFrameError
 from ottla.protocol.framing import RequestHeader, decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.private_requests import PRIVATE_FROM
 from ottla.protocol.wire import Buffer, Message
+
+if TYPE_CHECKING:
+    from ottla.client.sasl import Login
 
 FRAME_BYTES_MAX = 1 << 30
 READ_AHEAD_BYTES = 1 << 16
@@ -99,6 +101,8 @@ class Connection:
 
     def _authenticate(self, login: Login) -> None:
         """Log in, or again before the session's end (KIP-368)."""
+        from ottla.client.sasl import authenticate  # a client without a login starts without it
+
         self._renew_at = math.inf
         lifetime_s = authenticate(self, login)
         if lifetime_s is not None:

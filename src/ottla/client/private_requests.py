@@ -16,8 +16,6 @@ from ottla.client.client import Client
 from ottla.client.connection import Connection, Posted
 from ottla.client.errors import ClientError, ConnectionClosedError, UnsupportedVersionError
 from ottla.protocol.apis import APIS
-from ottla.protocol.config_resources import ConfigResourceType
-from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.protocol.private_requests import PRIVATE_REQUESTS, parsed
 from ottla.protocol.wire import Message
 
@@ -85,6 +83,9 @@ class _Asked:
         """Ask for the list, unless this connection has it."""
         self._newest_untried()
         if connection.private is None and not connection.hides_private:
+            from ottla.protocol.config_resources import ConfigResourceType
+            from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+
             resource = DescribeConfigsResource(ConfigResourceType.BROKER, str(self._node_id), [PRIVATE_REQUESTS])
             self._posted = connection.post(DescribeConfigsRequest([resource]))
 

@@ -8,8 +8,7 @@ Source: Kafka's LogConfig.java, TopicConfig.java, ServerLogConfigs.java.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 LONG_MAX: Final = 2**63 - 1
 HOUR_MS: Final = 3_600_000
@@ -19,8 +18,7 @@ CompressionType = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfig:
+class LogConfig(NamedTuple):
     """One partition's settings. Sizes in bytes, times in milliseconds, -1 is "no limit" for the two retentions."""
 
     segment_bytes: int = 1 << 30

@@ -16,7 +16,6 @@ Sources: etcd/raft's Ready, Kafka's CoordinatorShard (group-coordinator), dask's
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, NewType, Protocol, TypeAlias
 
 Millis: TypeAlias = int
@@ -119,8 +118,7 @@ class ShardCall(NamedTuple):
     message: object
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(NamedTuple):
     """A request to another node got no answer; `why` is one sentence. The other node may have carried it out."""
 
     why: str

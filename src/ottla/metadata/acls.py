@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from ottla.metadata.row_kinds import RowKind, Rows
@@ -111,16 +110,26 @@ class AclFilter(NamedTuple):
 _Patterns: TypeAlias = Mapping[tuple[ResourceType, str], tuple[AclBinding, ...]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class AclTable:
-    """All ACLs. It never changes, so decisions that were made by it may be kept with it."""
+    """All ACLs. It never changes, so decisions that were made by it may be kept with it.
 
-    by_row: Mapping[str, AclBinding]
-    """ACLs by the names of their rows."""
-    literal: _Patterns
-    prefixed: _Patterns
-    lengths: Mapping[ResourceType, tuple[int, ...]]
-    """The lengths of the prefixes that ACLs on this type name, in ascending order."""
+    `by_row`: ACLs by the names of their rows. `lengths`: the lengths of the prefixes that ACLs on this type name, in
+    ascending order.
+    """
+
+    __slots__ = ("by_row", "lengths", "literal", "prefixed")
+
+    def __init__(
+        self,
+        by_row: Mapping[str, AclBinding],
+        literal: _Patterns,
+        prefixed: _Patterns,
+        lengths: Mapping[ResourceType, tuple[int, ...]],
+    ) -> None:
+        self.by_row = by_row
+        self.literal = literal
+        self.prefixed = prefixed
+        self.lengths = lengths
 
     def __len__(self) -> int:
         return len(self.by_row)

@@ -12,16 +12,14 @@ Source: Kafka's ZkControllerContext (`/controller`, `/controller_epoch`); the ra
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.metadata.row_kinds import single
 
 CONTROLLER_KEY: Final = "cluster/controller"
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerRecord:
+class ControllerRecord(NamedTuple):
     """One claim. `version` is that of its row, 0 until it is committed; the row does not contain it.
 
     `down_until`: the generation of the store when the cluster last started after no node of it had been active. A node

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ottla.metadata.row_kinds import single
 
@@ -33,8 +32,7 @@ def beyond(levels: Mapping[str, int], supported: Mapping[str, int]) -> tuple[str
     return above[0] if above else None
 
 
-@dataclass(frozen=True, slots=True)
-class FeaturesRecord:
+class FeaturesRecord(NamedTuple):
     """Levels by name. `version` is that of its row, 0 until it is committed; the row does not contain it."""
 
     levels: Mapping[str, int]

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ottla.metadata.row_kinds import single
@@ -40,8 +39,7 @@ class Entry(NamedTuple):
     before: int
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryRecord:
+class HistoryRecord(NamedTuple):
     """The row. `before`: the commit before the newest start, None if the numbers are consecutive; `version`: that of
     the row, 0 until it is committed."""
 

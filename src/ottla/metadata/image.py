@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.metadata.acls import ACLS
 from ottla.metadata.configs import BROKER_CONFIGS, GROUP_CONFIGS
@@ -41,8 +41,7 @@ KINDS: Final = Registry(
 _Part = TypeVar("_Part")
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataDelta:
+class MetadataDelta(NamedTuple):
     """The rows that commits up to `generation` have written, by key; None where they removed one."""
 
     generation: int

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.metadata.row_kinds import single
 from ottla.metadata.store import ABSENT
@@ -29,8 +28,7 @@ _RESTART = 1 << 61
 """The next id if such ids raised the store's value above `_STORED_MAX`. No id from here on was ever allocated."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdsRecord:
+class ProducerIdsRecord(NamedTuple):
     """The next producer id to allocate. `version` is that of its row, 0 until it is committed."""
 
     next_producer_id: int

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar, cast
 
 from ottla.metadata.store import MetadataStore, decoded
 
@@ -43,9 +42,9 @@ Rows: TypeAlias = Mapping[str, Row | None]
 
 
 class _Versioned(Protocol):
-    """A frozen dataclass with a field `version`: that of its row, 0 until it is committed."""
+    """A named tuple with a field `version`: that of its row, 0 until it is committed."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    def _replace(self, **fields: Any) -> Self: ...
 
     def encode(self) -> bytes: ...
 
@@ -56,22 +55,35 @@ _Read = TypeVar("_Read", bound=Record)
 _Only = TypeVar("_Only", bound=_Versioned)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class RowKind(Generic[_Part]):
-    """One kind of row. The image holds all rows of a kind as one immutable value, its part."""
+    """One kind of row. The image holds all rows of a kind as one immutable value, its part.
 
-    prefix: str
-    """The prefix of the rows' keys, which the name of a row follows; the whole key if there is only one row."""
-    decode: Callable[[bytes, str, _Part], Record]
-    """The record in a value, given the row's name and the part that is known. Raises ValueError, KeyError or TypeError
-    for a damaged value."""
-    apply: Callable[[_Part, Rows], _Part]
-    """The part after rows of these names were written or removed. Never changes the old part."""
-    names: Callable[[_Part], Collection[str]]
-    """The names of the rows that a part was made from."""
-    empty: _Part
-    is_single: bool = False
-    """Whether there is only one row, whose name is ''."""
+    - `prefix`: the prefix of the rows' keys, which the name of a row follows; the whole key if there is only one row.
+    - `decode`: returns the record in a value, given the row's name and the part that is known. Raises ValueError,
+      KeyError or TypeError for a damaged value.
+    - `apply`: returns the part after rows of these names were written or removed. Never changes the old part.
+    - `names`: returns the names of the rows that a part was made from.
+    - `is_single`: whether there is only one row, whose name is ''.
+    """
+
+    __slots__ = ("apply", "decode", "empty", "is_single", "names", "prefix")
+
+    def __init__(
+        self,
+        prefix: str,
+        decode: Callable[[bytes, str, _Part], Record],
+        apply: Callable[[_Part, Rows], _Part],
+        names: Callable[[_Part], Collection[str]],
+        empty: _Part,
+        *,
+        is_single: bool = False,
+    ) -> None:
+        self.prefix = prefix
+        self.decode = decode
+        self.apply = apply
+        self.names = names
+        self.empty = empty
+        self.is_single = is_single
 
     def is_of(self, key: str) -> bool:
         """Whether a key is one of this kind's."""
@@ -106,7 +118,7 @@ def single(key: str, decode: Callable[[bytes], _Only]) -> RowKind[_Only | None]:
 
     def apply(_part: _Only | None, rows: Rows) -> _Only | None:
         (row,) = rows.values()
-        return None if row is None else replace(cast("_Only", row.record), version=row.version)
+        return None if row is None else cast("_Only", row.record)._replace(version=row.version)
 
     return RowKind(key, lambda value, _name, _part: decode(value), apply, _one_name, None, is_single=True)
 

@@ -15,8 +15,7 @@ compares them. ZooKeeper's multi and SQLite's BEGIN IMMEDIATE can both provide t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 ABSENT: Final = 0
 """As an expected version: the key must not exist."""
@@ -25,16 +24,14 @@ CHANGES_MAX: Final = 1000
 """Generations whose changed keys a store remembers; a reader further behind reads everything again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Versioned:
+class Versioned(NamedTuple):
     """A value and the generation that wrote it."""
 
     value: bytes
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(NamedTuple):
     """Write `value`. `expected`: None for any state, ABSENT for no such key, otherwise the version it must have."""
 
     key: str
@@ -42,16 +39,14 @@ class Put:
     expected: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(NamedTuple):
     """Remove the key. Removing an absent key is no error unless `expected` requires the key."""
 
     key: str
     expected: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VersionGuard:
+class VersionGuard(NamedTuple):
     """A key that is only checked: the batch needs it to have this version (ABSENT: not to exist)."""
 
     key: str
@@ -96,8 +91,7 @@ class StoreGoneError(StoreError):
     """The store that was opened no longer exists: another one, or none, is in its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(NamedTuple):
     """Keys written or removed after some generation, each once, by their last write, then by name.
 
     `generation` is the newest one covered.

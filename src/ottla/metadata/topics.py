@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, cast
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, cast
 
 from ottla.metadata.row_kinds import Configs, RowKind, Rows
 from ottla.protocol.uuids import parse_uuid, uuid_text
@@ -173,8 +174,7 @@ class TopicRecord:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedTopic:
+class DeletedTopic(NamedTuple):
     """A deleted topic whose directories may still be on the disk of a node; `node_id` None: of any node, as in older
     stores."""
 
@@ -217,8 +217,7 @@ def texts(value: object) -> dict[str, str]:
 # ---- what the image holds ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TopicImage:
+class TopicImage(NamedTuple):
     """One topic. `version` is that of its row."""
 
     name: str
@@ -239,12 +238,11 @@ class TopicImage:
         return self.record.partitions
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
+class Topics(NamedTuple):
     """All topics, and how many partitions they have together."""
 
-    by_name: Mapping[str, TopicImage] = field(default_factory=dict[str, TopicImage])
-    by_id: Mapping[bytes, TopicImage] = field(default_factory=dict[bytes, TopicImage])
+    by_name: Mapping[str, TopicImage] = MappingProxyType({})
+    by_id: Mapping[bytes, TopicImage] = MappingProxyType({})
     partition_count: int = 0
 
 

@@ -61,7 +61,7 @@ class Lists(IntFlag):
 
 ALL_LISTS: Final = (1 << len(Lists)) - 1
 
-_ONE = re.compile(r"\s*(\d{1,5}):(\d{1,5})-(\d{1,5})\s*", re.ASCII)
+_ONE: Final = r"\s*(\d{1,5}):(\d{1,5})-(\d{1,5})\s*"
 
 
 def shown(ranges: Mapping[int, tuple[int, int]]) -> tuple[str, ...]:
@@ -71,5 +71,5 @@ def shown(ranges: Mapping[int, tuple[int, int]]) -> tuple[str, ...]:
 
 def parsed(text: str) -> dict[int, tuple[int, int]]:
     """The keys in a text, each with its lowest and highest version. Ignores what it does not understand."""
-    found = (_ONE.fullmatch(each) for each in text.split(","))
+    found = (re.fullmatch(_ONE, each, re.ASCII) for each in text.split(","))
     return {int(each[1]): (int(each[2]), int(each[3])) for each in found if each is not None}

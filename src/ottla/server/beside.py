@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Result = TypeVar("Result")
 
@@ -22,6 +24,8 @@ class Beside:
     def run(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
         """Call `done` with the result of `work` on the running loop. `work` must not raise."""
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self._name)
         loop = asyncio.get_running_loop()
 

@@ -16,14 +16,15 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.config.unserved import protocols_of, why_no_listener
 from ottla.broker.config.values import BrokerSettings
 from ottla.loopback import is_loopback
 from ottla.server.refusals import ServeRefusedError, SettingsRefusedError
-from ottla.server.tls import Tls
-from ottla.server.tls_settings import TlsSettings
+
+if TYPE_CHECKING:
+    from ottla.server.tls import Tls
 
 NOT_SETTINGS = ("listeners", "log.dir", "log.dirs")
 """The parameters of a server besides its settings. The command line reads them from a properties file."""
@@ -38,8 +39,7 @@ SECURITY_PROTOCOLS = (PLAINTEXT, SSL, *WITH_SASL)
 """A listener with one of these names speaks that protocol, unless the map sets another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(NamedTuple):
     """One bound address. If `advertised` is None, clients get the address that they connected to. `tls`: what encrypts
     its connections; None for plaintext. `sasl`: whether clients have to authenticate by it."""
 
@@ -85,7 +85,7 @@ def open_listeners(texts: Sequence[str], settings: BrokerSettings) -> list[Liste
     encrypted = [name for name in names if protocols[name] not in WITHOUT_TLS]
     if not encrypted and settings["ottla.metrics.security.protocol"] == PLAINTEXT:
         _refuse_unused_tls(settings)
-    tls = {name: Tls(TlsSettings(settings, name)) for name in encrypted}
+    tls = _tls_of(encrypted, settings)
     listeners: list[Listener] = []
     try:
         for name, (host, port), advertise in zip(names, addresses, told, strict=True):
@@ -155,6 +155,16 @@ def _protocols(names: Sequence[str], protocol_map: str) -> dict[str, str]:
         if protocols[name] not in SECURITY_PROTOCOLS:
             raise SettingsRefusedError(why_no_listener(name, protocols[name]))
     return protocols
+
+
+def _tls_of(names: Sequence[str], settings: BrokerSettings) -> dict[str, Tls]:
+    """The TLS of these listeners. Raises SettingsRefusedError."""
+    if not names:
+        return {}
+    from ottla.server.tls import Tls  # a node without TLS starts without it
+    from ottla.server.tls_settings import TlsSettings
+
+    return {name: Tls(TlsSettings(settings, name)) for name in names}
 
 
 def _refuse_unused_tls(settings: BrokerSettings) -> None:

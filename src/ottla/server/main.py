@@ -12,11 +12,11 @@ import os
 import random
 import resource
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.client_identity import Address
 from ottla.broker.config.values import BrokerSettings, ConfigRefusedError
@@ -64,7 +64,6 @@ from ottla.server.passwords import Passwords
 from ottla.server.peers import Peers, Way, routes_of
 from ottla.server.standalone_metadata import note_shared, open_own
 from ottla.server.store import NodeStore, StoreThread
-from ottla.server.tls import TlsTransport
 from ottla.server.transport import Transport
 from ottla.server.turns import LONG_TURN_NS, Turns
 from ottla.server.users import with_acls
@@ -78,6 +77,7 @@ if TYPE_CHECKING:
     from ottla.server.metrics_access import MetricsAccess
     from ottla.server.metrics_port import MetricsListener
     from ottla.server.shared_metadata import Shared
+    from ottla.server.tls import TlsTransport
     from ottla.server.token_keys import TokenKeys
     from ottla.server.watchdog import Watchdog
 
@@ -100,8 +100,7 @@ IDLE_SWEEPS = 10
 log = logging.getLogger("ottla.server")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
+class ServerOptions(NamedTuple):
     """The parameters of a server.
 
     `directory`: the data directory, None for a temporary one that is removed at the end. `listen`: [NAME://]HOST:PORT
@@ -112,7 +111,7 @@ class ServerOptions:
 
     directory: str | None = None
     listen: tuple[str, ...] = ("127.0.0.1:9092",)
-    settings: dict[str, str] = field(default_factory=dict[str, str])
+    settings: Mapping[str, str] = MappingProxyType({})
     metrics: str | None = None
     seed: int | None = None
     metadata: str | None = None
@@ -427,7 +426,11 @@ class Server:
     def _accept(self, listener: Listener) -> Connection | TlsTransport:
         """Serves the socket of a new connection."""
         connection = Connection(self, listener)
-        return connection if listener.tls is None else TlsTransport(listener.tls, connection)
+        if listener.tls is None:
+            return connection
+        from ottla.server.tls import TlsTransport  # a node without TLS starts without it
+
+        return TlsTransport(listener.tls, connection)
 
     def address_of(self, transport: Transport, listener: Listener) -> Address:
         """The address of a new connection."""

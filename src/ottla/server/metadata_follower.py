@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, Protocol
 
 from ottla.broker.node import Node
@@ -124,7 +123,7 @@ class Following:
         row, image = told.rows.get(HISTORY_KEY), self._node.image
         if row is None or not isinstance(row.record, HistoryRecord):
             return False
-        later = replace(row.record, version=row.version)
+        later = row.record._replace(version=row.version)
         return not is_continued(image[HISTORY], image.generation, later, told.generation)
 
     def _heard(self, told: Told) -> None:

@@ -24,11 +24,10 @@ from ottla.broker.effects import PeerRequest
 from ottla.machine import Unanswered
 from ottla.server.buffers import Buffers
 from ottla.server.listeners import SettingsRefusedError, split_address
-from ottla.server.tls import Tls, binding_of
-from ottla.server.tls_settings import reason
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.introduction import Introduction
+    from ottla.server.tls import Tls
 
 CONNECT_S: Final = 5.0
 """Time that a connection and the other node's proof may take, in seconds."""
@@ -179,14 +178,15 @@ class _PeerConnection(asyncio.BufferedProtocol):
                 await self._ready.wait()
         except (OSError, TimeoutError) as error:
             if isinstance(error, ssl.SSLError):
+                from ottla.server.tls_settings import reason
+
                 self._peers.not_proved(self._node_id, reason(error))
             self._lost(error)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         tls = transport.get_extra_info("ssl_object")
-        binding = b"" if tls is None else binding_of(tls)
-        introduction = self._introduction = self._peers.introduction(self._node_id, binding)
+        introduction = self._introduction = self._peers.introduction(self._node_id, _binding_of(tls))
         self.is_bare = introduction is None
         if introduction is None:
             self._begin(b"")
@@ -284,3 +284,12 @@ class _PeerConnection(asyncio.BufferedProtocol):
         self._task.cancel()
         if self._transport is not None:
             self._transport.close()
+
+
+def _binding_of(tls: ssl.SSLObject | None) -> bytes:
+    """What proofs on a connection cover; b"" without TLS."""
+    if tls is None:
+        return b""
+    from ottla.server.tls import binding_of  # a node without TLS starts without it
+
+    return binding_of(tls)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.config.values import BrokerSettings
 from ottla.server.refusals import SettingsRefusedError
-from ottla.server.secret_files import read_secret
 
 if TYPE_CHECKING:
     from ottla.metadata.zookeeper.protection import Protection
@@ -70,6 +69,8 @@ def _check(found: Protection) -> None:
 
 
 def _login(path: str) -> str:
+    from ottla.server.secret_files import read_secret
+
     try:
         text = read_secret(path, "the login for ZooKeeper", LOGIN_BYTES_MAX).decode()
     except UnicodeDecodeError as error:

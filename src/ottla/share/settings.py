@@ -1,10 +1,9 @@
 """Holds the configuration that share partitions and the share coordinator read, as plain values with units."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ShareSettings:
+class ShareSettings(NamedTuple):
     """The group configs that apply to every partition. Defaults are Kafka's; back-off and dead letters are off."""
 
     lock_duration_ms: int = 30_000
@@ -29,8 +28,7 @@ class ShareSettings:
         return max(2, -(-self.delivery_count_limit // 2))
 
 
-@dataclass(frozen=True, slots=True)
-class ShareStateSettings:
+class ShareStateSettings(NamedTuple):
     """How often the share coordinator writes whole snapshots. Defaults are Kafka's (ShareCoordinatorConfig)."""
 
     snapshot_updates: int = 500

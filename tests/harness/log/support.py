@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ottla.log import retention
@@ -69,7 +68,7 @@ def open_log(files: FileSystem, config: LogConfig | None = None, directory: str 
 
 def small(**settings: Any) -> LogConfig:
     """Segments of a kilobyte with an index entry for nearly every batch."""
-    return replace(LogConfig(segment_bytes=1024, index_interval_bytes=100), **settings)
+    return LogConfig(segment_bytes=1024, index_interval_bytes=100)._replace(**settings)
 
 
 def put(log: Log, octets: memoryview, *, now: int = NOW, epoch: int = 0, **how: Any) -> int:

@@ -18,7 +18,6 @@ Source: ControllerApis.createTopics, ReplicationControlManager.java; KIP-525, KI
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.config_resources import ConfigResourceType
@@ -134,7 +133,7 @@ def _plan(node: Core, request: Request, topic: CreatableTopic) -> NewTopic:
         [(config.name, config.value) for config in topic.configs],
     )
     tries = request.tries
-    return replace(new, topic_id=id_made_by(tries[-1], new.name)) if tries else new
+    return new._replace(topic_id=id_made_by(tries[-1], new.name)) if tries else new
 
 
 def _made_before(node: Core, request: Request, name: str) -> NewTopic | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from ottla.broker.cluster.members import NOBODY
@@ -201,7 +201,7 @@ def _starts(history: HistoryRecord | None) -> tuple[tuple[int, str], ...]:
 
 
 def _record(store: MetadataStore, row: Versioned) -> HistoryRecord:
-    return replace(decoded(store, HISTORY_KEY, HistoryRecord.decode, row.value), version=row.version)
+    return decoded(store, HISTORY_KEY, HistoryRecord.decode, row.value)._replace(version=row.version)
 
 
 def _differs(was: PartitionRecord, placed: PartitionRecord) -> bool:

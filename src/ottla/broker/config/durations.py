@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
-_DURATION = re.compile(
+_DURATION: Final = (
     r"([+-]?)P(?=.)(?:([+-]?\d{1,19})D)?"
-    r"(?:T(?=.)(?:([+-]?\d{1,19})H)?(?:([+-]?\d{1,19})M)?(?:([+-]?\d{1,19})(?:[.,](\d{0,9}))?S)?)?",
-    re.ASCII | re.IGNORECASE,
+    r"(?:T(?=.)(?:([+-]?\d{1,19})H)?(?:([+-]?\d{1,19})M)?(?:([+-]?\d{1,19})(?:[.,](\d{0,9}))?S)?)?"
 )
 
 
 def duration_ms(text: str) -> int | None:
     """Whole milliseconds; None if the text is no duration."""
-    found = _DURATION.fullmatch(text)
+    found = re.fullmatch(_DURATION, text, re.ASCII | re.IGNORECASE)
     if found is None:
         return None
     sign, days, hours, minutes, seconds, fraction = found.groups(default="")

@@ -7,9 +7,8 @@ Java's.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ottla.broker.config.addresses import limits_by_address
 from ottla.broker.config.durations import duration_ms
@@ -53,11 +52,10 @@ class Update(Enum):
 _LIMITS = {Kind.INT: INT_MAX, Kind.SHORT: (1 << 15) - 1, Kind.LONG: LONG_MAX}
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _COMMA = re.compile(r"\s*,\s*")
-_THROTTLED = re.compile(r"[0-9]+:[0-9]+", re.ASCII)
+_THROTTLED: Final = r"[0-9]+:[0-9]+"
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigKey:
+class ConfigKey(NamedTuple):
     """One property. `low` and `high` bound numbers; `choices` bounds strings and the entries of lists.
 
     `fallbacks`: broker properties that apply if this one is not set, most specific first. `has_effect`: whether any
@@ -126,7 +124,7 @@ class ConfigKey:
                 raise self._refuse(text, str(why)) from None
         if self.name.endswith("replication.throttled.replicas"):
             assert isinstance(value, tuple)
-            if value != ("*",) and not all(_THROTTLED.fullmatch(entry) for entry in value):
+            if value != ("*",) and not all(re.fullmatch(_THROTTLED, entry, re.ASCII) for entry in value):
                 raise self._refuse(
                     f"[{text}]",
                     f"{self.name} must be the literal '*' or a list of replicas in the following format: "

@@ -8,8 +8,7 @@ Source: Kafka's GroupConfig.java, KIP-932, KIP-1191, KIP-1240.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ottla.broker.config.topic_table import GROUP_CONFIGS
 from ottla.broker.config.values import Settings, group_value
@@ -22,8 +21,7 @@ PAUSED_SINCE = "share.delivery.paused.since.ms"
 PAUSED_BY: Final = "share.delivery.paused.by"
 
 
-@dataclass(frozen=True, slots=True)
-class ShareGroupConfig:
+class ShareGroupConfig(NamedTuple):
     """One group's configuration."""
 
     settings: ShareSettings

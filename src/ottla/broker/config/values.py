@@ -15,9 +15,8 @@ Sources: Kafka's DynamicBrokerConfig.scala, ConfigHelper.scala, LogConfig.valida
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.broker.config.broker_table import BROKER_CONFIGS, IGNORED, IGNORED_PREFIXES, OF_A_LISTENER, UNITS_MS
 from ottla.broker.config.key import ConfigKey, ConfigRefusedError, Kind, UnknownConfigError, Update, Value, printed
@@ -42,8 +41,7 @@ class Source(IntEnum):
     GROUP = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """One place that sets a property (or a property it falls back to)."""
 
     name: str
@@ -311,9 +309,7 @@ HOLD: Final = "ottla.retention.hold"
 CONFIRMING: Final = ("cleanup.policy", "retention.bytes", "retention.ms")
 """The configs that decide which records of a topic are deleted."""
 
-_LOG_CONFIGS = {
-    name: name.replace(".", "_") for name in TOPIC_CONFIGS if name.replace(".", "_") in LogConfig.__dataclass_fields__
-}
+_LOG_CONFIGS = {name: name.replace(".", "_") for name in TOPIC_CONFIGS if name.replace(".", "_") in LogConfig._fields}
 
 
 def topic_log_config(settings: Settings, overrides: Mapping[str, str]) -> LogConfig:

@@ -26,8 +26,8 @@ import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from ottla.log.checkpoints import CheckpointUnreadableError, mend_partition_metadata, read_partition_metadata
 from ottla.log.files import FileSystem
@@ -37,13 +37,12 @@ from ottla.metadata.topics import TopicRecord
 
 STRAY_SUFFIX: Final = "-stray"
 
-_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,9})", re.ASCII)
-_GRAVE = re.compile(r".*\.[0-9a-f]{32}-delete", re.ASCII)
+_PARTITION_DIRECTORY: Final = r"([a-zA-Z0-9._-]{1,249})-(\d{1,9})"
+_GRAVE: Final = r".*\.[0-9a-f]{32}-delete"
 _KRAFT_LOG = "__cluster_metadata-0"
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """A topic as its directories describe it: its id, one more than the highest partition that has a directory, and the
     partitions whose directories name it, in order."""
 
@@ -52,8 +51,7 @@ class Told:
     indexes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Stranger:
+class Stranger(NamedTuple):
     """A directory of a partition's name that no topic of ours owns, and why; it is put aside, never deleted."""
 
     path: str
@@ -86,7 +84,7 @@ class Sorted:
 
 def place_of(entry: str) -> tuple[str, int] | None:
     """(topic, partition) that a directory of this name belongs to; None for other names, and for KRaft's own log."""
-    match = _PARTITION_DIRECTORY.fullmatch(entry)
+    match = re.fullmatch(_PARTITION_DIRECTORY, entry, re.ASCII)
     if match is None or match[1] in FORBIDDEN:
         return None
     return match[1], int(match[2])
@@ -102,7 +100,7 @@ def sort_directories(
     for entry in files.listdir(directory):
         path = f"{directory}/{entry}"
         found.from_kafka = found.from_kafka or entry == _KRAFT_LOG
-        if _GRAVE.fullmatch(entry):
+        if re.fullmatch(_GRAVE, entry, re.ASCII):
             found.gone.append(path)
             continue
         place = place_of(entry)
@@ -136,7 +134,7 @@ def sort_directories(
         if name in stored or name in found.told:
             found.unreadable[name, index] = trouble.why
             if (told := found.told.get(name)) is not None:
-                found.told[name] = replace(told, partitions=max(told.partitions, index + 1))
+                found.told[name] = told._replace(partitions=max(told.partitions, index + 1))
         elif trouble.is_damage:
             found.strangers.append(Stranger(f"{directory}/{name}-{index}", None, trouble.why))
         else:
@@ -176,8 +174,7 @@ def unplaced(node_id: int, found: Sorted, stored: Mapping[str, TopicRecord]) -> 
     return left
 
 
-@dataclass(frozen=True, slots=True)
-class _Trouble:
+class _Trouble(NamedTuple):
     """Why a directory does not identify its topic; damage is permanent, any other reason may pass."""
 
     why: str

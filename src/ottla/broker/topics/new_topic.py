@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from ottla.broker.config.values import Settings
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     """A topic to be created, completely validated."""
 
     name: str
     partitions: int
-    overrides: dict[str, str] = field(default_factory=dict[str, str])
+    overrides: Mapping[str, str] = MappingProxyType({})
     topic_id: bytes | None = None
     replication_factor: int = 1
     assignments: tuple[tuple[int, ...], ...] = ()

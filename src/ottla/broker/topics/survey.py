@@ -8,9 +8,9 @@ adopted on hold, because it is unknown which of its records may be deleted. Dire
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.broker.cluster.members import NOBODY
 from ottla.broker.config.key import ConfigRefusedError
@@ -29,15 +29,14 @@ NAMES_SHOWN: Final = 10
 """How many topics a sentence of the log names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(NamedTuple):
     """The topics that exist, and why a partition's directory is not opened for its topic. `others`: see `Sorted`;
     `unplaced`: see there."""
 
     records: dict[str, TopicRecord]
     unowned: dict[tuple[str, int], str]
-    others: frozenset[tuple[str, int]] = frozenset()
-    unplaced: Mapping[str, Told] = field(default_factory=dict[str, Told])
+    others: frozenset[tuple[str, int]]
+    unplaced: Mapping[str, Told]
 
 
 def survey(
@@ -107,7 +106,7 @@ def survey(
             "where a topic's configs are not known. Set retention.ms, retention.bytes or cleanup.policy of a topic "
             "to end it there"
         )
-    return Survey(records, unowned, frozenset(found.others))
+    return Survey(records, unowned, frozenset(found.others), {})
 
 
 def raised(name: str, record: TopicRecord, logs: Mapping[tuple[str, int], Log], node_id: int) -> TopicRecord:
@@ -203,7 +202,7 @@ def _taken_over(
     count = max(told.partitions, len(placed))
     if name in INTERNAL_TOPICS:
         new = new_internal(environment.settings, name)
-        configs = new.overrides if record is None else record.configs
+        configs = dict(new.overrides) if record is None else record.configs
         count = count if exact else max(count, new.partitions)
     else:
         configs = held(own if record is None else record.configs)

@@ -15,8 +15,6 @@ from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import AT_ONCE, Timed, Timer
 from ottla.log.answers import Damage
-from ottla.log.beneath import comparing
-from ottla.log.scrubbing import scrubbing
 from ottla.machine import Millis
 
 SETTING: Final = "ottla.scrub.bytes.per.second"
@@ -98,10 +96,14 @@ class Scrubs:
         self._next_slice.set(now + max(SLICE_PAUSE_MS, size * 1000 // rate if rate > 0 else self._every_ms))
 
     def _files(self, partition: Partition, now: Millis) -> Slices:
+        from ottla.log.beneath import comparing  # no start scrubs
+
         return comparing(partition.log, self._notes, now)
 
     def _batches(self, partition: Partition, now: Millis) -> Slices:
         del now
+        from ottla.log.scrubbing import scrubbing
+
         return scrubbing(partition.log, self._notes)
 
     def _slice(self, now: Millis) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from ottla.log.answers import Damage
-from ottla.log.checking import checking
 from ottla.log.epochs import EpochCache
 from ottla.log.files import FileSystem
 from ottla.log.index.offsets import RELATIVE_OFFSET_MAX, IndexCache
@@ -84,6 +83,8 @@ class Leftovers:
     def _given_up(self, name: str, names: list[str]) -> bool:
         """Whether this compacted segment is damaged and was removed because the segments that it replaces still exist.
         If they do not, it replaces them with its damage. Raises OSError."""
+        from ottla.log.checking import checking  # few logs have an unfinished compaction
+
         stem = name.removesuffix(f".log{SWAP_SUFFIX}")
         base = int(stem)
         swap = Segment(self.files, self.directory, base, self.cache, now=self.now, create=False, suffix=SWAP_SUFFIX)
