@@ -9,6 +9,7 @@ import contextlib
 import io
 from dataclasses import dataclass, field
 
+import hypothesis
 import pytest
 from _pytest.config import _prepareconfig
 
@@ -55,3 +56,8 @@ def collect(arguments: list[str]) -> None:
         config.pluginmanager.unregister(found)
         if not any(report.failed for report in found.refused):
             COLLECTED = found
+
+
+def warm_up() -> None:
+    """Let hypothesis read and make its tables, as its first example in a process does."""
+    hypothesis.find(hypothesis.strategies.text(), lambda text: True)

@@ -3,7 +3,7 @@
     python -m tests.harness.java_archive             # some 20 s of CPU where it is missing
 
 Java maps it instead of reading, checking and linking ten thousand classes from jars; an archive of another Java, of
-other jars or of none is passed over. `./test` makes it before its first run. Source: JEP 350.
+other jars or of none is passed over. The nursery makes it in the first run of all tests. Source: JEP 350.
 """
 
 import os
