@@ -68,18 +68,24 @@ def record_of(message: Message) -> Record:
 
 def begin_by_number(consumer: Consumer, partitions: Sequence[TopicPartition], *, incremental: bool = False) -> None:
     """Read each partition from its committed offset on, or from 0 (see `crash_transactions`). `incremental`: beside
-    what is read already. KafkaException: nobody could say."""
-    places = consumer.committed(list(partitions), SOON_S)
-    for place in places:
-        if place.error is not None:
-            raise KafkaException(place.error)
-        place.offset = max(place.offset, 0)
-    begin = consumer.incremental_assign if incremental else consumer.assign
-    begin(places)
+    what is read already.
+
+    NoStartOffsetError: the coordinator did not answer. A KafkaException must not leave a callback of confluent-kafka:
+    the call that runs the callback then raises a KafkaError, which is no exception, and `except` can't catch it."""
+    try:
+        places = consumer.committed(list(partitions), SOON_S)
+        for place in places:
+            if place.error is not None:
+                raise KafkaException(place.error)
+            place.offset = max(place.offset, 0)
+        begin = consumer.incremental_assign if incremental else consumer.assign
+        begin(places)
+    except KafkaException as error:
+        raise NoStartOffsetError from error
 
 
 class NoStartOffsetError(Exception):
-    """Nobody could say how far a group has read the partitions that a member was given."""
+    """The coordinator did not report how far a group has read the partitions that a member was given."""
 
 
 class Recorded(threading.Thread):
@@ -232,10 +238,7 @@ class Member(Recorded):
             place = each.topic, each.partition
             self._runs[place] = Run(self.name, place, self._group, time.monotonic())
             self.history.runs.append(self._runs[place])
-        try:
-            begin_by_number(consumer, partitions, incremental=self._settings["group.protocol"] == "consumer")
-        except KafkaException as error:
-            raise NoStartOffsetError from error
+        begin_by_number(consumer, partitions, incremental=self._settings["group.protocol"] == "consumer")
 
     def _taken(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:

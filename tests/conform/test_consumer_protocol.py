@@ -76,7 +76,7 @@ def members(broker: EmbeddedBroker, group: str, make_topic: Callable[..., str]) 
 
 def test_members_come_and_go_and_every_record_is_read(members: Members) -> None:
     first = members.start()
-    members.poll_until(lambda: len(members.seen) >= 60)
+    members.poll_until(lambda: len(set(members.seen)) == 60)
     assert sorted(set(members.seen)) == [(partition, offset) for partition in range(6) for offset in range(10)]
     first.commit(asynchronous=False)
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_members_come_and_go_and_every_record_is_read(members: Members) -> None:
 
 def test_offsets_outlive_the_members(members: Members, broker: EmbeddedBroker, group: str) -> None:
     first = members.start()
-    members.poll_until(lambda: len(members.seen) >= 60)
+    members.poll_until(lambda: len(set(members.seen)) == 60)
     committed = first.commit(asynchronous=False)
     assert {each.offset for each in committed} == {10}
     members.stop(first)
@@ -129,7 +129,7 @@ def test_a_classic_group_goes_over_member_by_member_and_back(members: Members, s
     classic = {"group.protocol": "classic", "partition.assignment.strategy": strategy, "heartbeat.interval.ms": 200,
                "session.timeout.ms": 10_000}  # fmt: skip
     old = [members.start(**classic) for _ in range(2)]
-    members.poll_until(lambda: members.shared(6) and len(members.seen) >= 60)
+    members.poll_until(lambda: members.shared(6) and len(set(members.seen)) == 60)
     old[0].commit(asynchronous=False)
     new = members.start()
     members.poll_until(lambda: members.shared(6))

@@ -4,10 +4,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, Producer, TopicPartition
 
+from ottla.testing import EmbeddedBroker
+from tests.harness.topics import every_record
+from tools import recorded_clients
+from tools.crash_transactions import SOURCE, TARGET, Loop, new_producer
 from tools.history import History
-from tools.recorded_clients import Member, begin_by_number
+from tools.recorded_clients import Member, NoStartOffsetError, begin_by_number
 
 
 class Assigned:
@@ -63,7 +67,7 @@ def test_a_loop_begins_by_number_where_nothing_is_committed() -> None:
 
 def test_a_loop_begins_nowhere_where_nobody_can_say_what_is_committed() -> None:
     consumer: Any = Assigned()
-    with pytest.raises(KafkaException):
+    with pytest.raises(NoStartOffsetError):
         begin_by_number(consumer, [committed(-1001, KafkaError(KafkaError.NOT_COORDINATOR))])
     assert not consumer.begins
 
@@ -79,3 +83,20 @@ def test_a_member_that_nobody_could_tell_where_to_begin_is_followed_by_a_new_one
     member = Unlucky("m", "", History(), "g", "consumer", "t")
     member.work()
     assert [(each.begins, each.closed) for each in lives] == [((), True), ((0,), True)]
+
+
+def test_a_loop_asks_again_if_its_coordinator_does_not_report_where_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedBroker() as broker:
+        source = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        source.produce(SOURCE, b"7")
+        source.flush()
+        loop, producer = Loop(broker.bootstrap_servers, 0), new_producer(broker.bootstrap_servers, "loop-0")
+        monkeypatch.setattr(recorded_clients, "SOON_S", 0.0)  # the answer comes too late
+        loop.step(producer)
+        while loop.consumer is not None:
+            loop.step(producer)
+        monkeypatch.undo()
+        while not loop.registered:
+            loop.step(producer)
+        loop.close()
+        assert [each.value() for each in every_record(broker.bootstrap_servers, TARGET, "read_committed")] == [b"7"]
