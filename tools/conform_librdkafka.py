@@ -51,6 +51,8 @@ EXPECTED = dict.fromkeys(
     ("0081_admin", "0109_auto_create_topics", "0115_producer_auth", "0119_consumer_auth"), NO_AUTHORIZER
 )
 """Tests that fail, by name, each with the reason."""
+NEEDS_THREE = "replication factor of 3 cannot be reached because only 1 broker(s) are registered"
+"""The error of tests that create topics with three replicas (0103), on one node."""
 
 
 def main() -> int:
@@ -130,6 +132,8 @@ class Suite:
             is_fine = result in {"PASSED", "SKIPPED"}
             if not is_fine and name in EXPECTED:
                 reason, is_fine = f"expected: {EXPECTED[name]}", True
+            elif not is_fine and NEEDS_THREE in reason:
+                reason, is_fine = "expected: needs three nodes", True
             yield f"{name:45} {result:10} {float(seconds):7.1f} s  {reason.strip()}", is_fine
 
     def _call(self, options: list[str], environment: dict[str, str], log: Path, timeout_s: float) -> str:

@@ -29,6 +29,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -39,7 +40,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.broker.cluster.trust import CLIENT_ID
 from ottla.broker.upkeep.identity import OLD_SECRET_KEY
-from ottla.client import Client
+from ottla.client import Client, ClientError
 from ottla.client.connection import Connection
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
@@ -286,10 +287,18 @@ class Upgrade:
     def _features(self) -> dict[str, int]:
         """The level of each feature, of which all nodes say the same. AssertionError: they don't."""
         told: list[dict[str, int]] = []
-        for node in self.cluster.nodes:
-            with Client(self.cluster.address_of(node)) as client:
-                levels = client.send(ApiVersionsRequest("upgrade", "1")).finalized_features
+
+        def heard(address: str) -> bool:
+            try:
+                with Client(address) as client:
+                    levels = client.send(ApiVersionsRequest("upgrade", "1")).finalized_features
+            except ClientError:  # a node closes all connections when it has lost its session
+                return False
             told.append({each.name: each.max_version_level for each in levels})
+            return True
+
+        for node in self.cluster.nodes:
+            soon(f"node {node} reports its features", partial(heard, self.cluster.address_of(node)))
         assert all(each == told[0] for each in told), f"nodes say that features are at {told}"
         return told[0]
 

@@ -5,13 +5,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ottla.client import Client, ClientError
 from ottla.metadata.nodes import BETWEEN_NODES, LogEnd, NodeRecord
 from ottla.metadata.topics import PartitionRecord, TopicRecord
+from ottla.testing import EmbeddedBroker
 from tools import upgrade_cluster
-from tools.upgrade_cluster import HistoryMissingError, previous_sources
+from tools.upgrade_cluster import HistoryMissingError, Upgrade, previous_sources
 
 TOPIC_ID = bytes(range(16))
 PLACE = TOPIC_ID, 0
@@ -49,6 +53,24 @@ def test_two_versions_serve_together(tmp_path: Path) -> None:
     except HistoryMissingError as missing:
         pytest.skip(str(missing))
     assert not failures, "\n".join([*failures, *said])
+
+
+def test_a_node_that_closes_a_connection_is_asked_again_for_its_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[str] = []
+
+    class OnceClosed(Client):
+        def __init__(self, address: str, **given: Any) -> None:
+            if not refused:
+                refused.append(address)
+                raise ClientError("The connection is gone.")
+            super().__init__(address, **given)
+
+    monkeypatch.setattr(upgrade_cluster, "Client", OnceClosed)
+    with EmbeddedBroker() as broker:
+        at = broker.bootstrap_servers
+        cluster: Any = SimpleNamespace(nodes=(1,), bootstrap_servers=at, address_of=lambda _: at)
+        assert Upgrade(cluster, "", print)._features()
+    assert refused == [at]
 
 
 def test_the_previous_version_reads_the_rows_of_this_one(previous: Path) -> None:
