@@ -82,11 +82,18 @@ def debugged(name: str) -> dict[str, Any]:
 
 
 def new_producer(bootstrap: str, name: str, **more: Any) -> Producer:
-    """A transactional producer that has its id, however long the node is away."""
+    """A transactional producer that has its id; a node may be away for two minutes."""
     settings = {"transaction.timeout.ms": int(TIMEOUT_S * 1000), "connections.max.idle.ms": IDLE_MS, **QUICK, **more}
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, **settings})
-    producer.init_transactions(WAIT_S)
-    return producer
+    until = time.monotonic() + 2 * WAIT_S
+    while True:
+        try:
+            producer.init_transactions(WAIT_S)
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > until:
+                raise
+        else:
+            return producer
 
 
 class Worker(threading.Thread):

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from ottla.testing import EmbeddedBroker
 from tests.harness.topics import every_record
-from tools import recorded_clients
+from tools import crash_transactions, recorded_clients
 from tools.crash_transactions import SOURCE, TARGET, Loop, new_producer
 from tools.history import History
 from tools.recorded_clients import Member, NoStartOffsetError, begin_by_number
@@ -100,3 +100,18 @@ def test_a_loop_asks_again_if_its_coordinator_does_not_report_where_to_begin(mon
             loop.step(producer)
         loop.close()
         assert [each.value() for each in every_record(broker.bootstrap_servers, TARGET, "read_committed")] == [b"7"]
+
+
+def test_a_producer_asks_again_for_its_id_after_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [KafkaError(KafkaError._TIMED_OUT, retriable=True), KafkaError(KafkaError._FENCED)]
+
+    class Late:
+        def __init__(self, _: dict[str, Any]) -> None: ...
+
+        def init_transactions(self, _: float) -> None:
+            raise KafkaException(answers.pop(0))
+
+    monkeypatch.setattr(crash_transactions, "Producer", Late)
+    with pytest.raises(KafkaException, match="_FENCED"):
+        new_producer("", "writer-0")
+    assert not answers
