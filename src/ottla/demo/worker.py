@@ -19,9 +19,10 @@ import sys
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.client import ShareReasons
+if TYPE_CHECKING:
+    from ottla.client import ShareReasons
 
 WORK_S = 0.02
 POLL_S = 0.2
@@ -50,6 +51,7 @@ def main(bootstrap: str, group: str, name: str, pipe: int, topic: str) -> None:
     from confluent_kafka import AcknowledgeType, ShareConsumer
 
     parent = Connection(pipe, readable=False)
+    verdicts = {DONE: AcknowledgeType.ACCEPT, REJECTED: AcknowledgeType.REJECT, RELEASED: AcknowledgeType.RELEASE}
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": group,
@@ -59,7 +61,8 @@ def main(bootstrap: str, group: str, name: str, pipe: int, topic: str) -> None:
         "fetch.wait.max.ms": 50,
         "log_level": 2,
     }
-    consumer, reasons = ShareConsumer(settings), ShareReasons(settings)
+    consumer = ShareConsumer(settings)
+    reasons: ShareReasons | None = None
     consumer.subscribe([topic])
     parent.send(("ready",))
     try:
@@ -68,24 +71,30 @@ def main(bootstrap: str, group: str, name: str, pipe: int, topic: str) -> None:
             for message in messages:
                 deliveries = message.delivery_count() or 1
                 time.sleep(WORK_S)
-                did, acknowledgement = DONE, AcknowledgeType.ACCEPT
+                did = DONE
                 try:
                     work(json.loads(message.value() or b"{}"), deliveries)
-                except BusyError as error:
-                    did, acknowledgement = RELEASED, AcknowledgeType.RELEASE
-                    reasons.give(message, str(error))
                 except JobError as error:
-                    did, acknowledgement = REJECTED, AcknowledgeType.REJECT
+                    did = RELEASED if isinstance(error, BusyError) else REJECTED
+                    reasons = reasons or share_reasons(settings)
                     reasons.give(message, str(error))
                 parent.send((did, message.offset(), deliveries))
-                consumer.acknowledge(message, acknowledgement)
+                consumer.acknowledge(message, verdicts[did])
             if messages:
                 consumer.commit_sync()
     except (KeyboardInterrupt, BrokenPipeError):
         pass
     finally:
         consumer.close()
-        reasons.close()
+        if reasons is not None:
+            reasons.close()
+
+
+def share_reasons(settings: dict[str, Any]) -> ShareReasons:
+    """What gives reasons. It is imported with the first failure, because sixteen workers start at once."""
+    from ottla.client import ShareReasons
+
+    return ShareReasons(settings)
 
 
 def work(job: Mapping[str, object], deliveries: int) -> None:
