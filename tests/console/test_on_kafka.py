@@ -171,7 +171,7 @@ def test_what_kafka_does_not_report_is_said(visitor: User) -> None:
     assert (len(share["members"]), len(share["partitions"])) == (1, 3)
     is_own = is_ottla()
     for found in (share, visitor.json("/share-group/part/runs", name=SHARE)):
-        lacks = "This cluster does not report records in flight; nodes of Ottla do."
+        lacks = "This cluster does not report records in flight, nor why records failed; nodes of Ottla do."
         assert found["unseen"] == ([] if is_own else [lacks])
     text = visitor.get("/dead-letters", 400, name=SHARE)
     assert f"The group {SHARE} has no dead-letter topic" in text

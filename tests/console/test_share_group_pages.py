@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Producer
 
-from ottla.client import Client
+from ottla.client import Client, ShareReasons, ask_node
 from ottla.client.client import LATEST
 from ottla.client.dead_letters import DEAD_LETTERS, REDRIVE_PREFIX
+from ottla.client.read_together import read_together
 from ottla.client.share_groups import Pause
 from ottla.client.share_member import ACCEPT, REJECT, RELEASE, Delivered, ShareMember
 from ottla.client.share_partitions import InFlight, RunState
-from ottla.console.access import Clients
+from ottla.console.access import Clients, Lease, RecordsHiddenError
 from ottla.console.letter_counts import NotSentBack, not_sent_back
 from ottla.console.page import Context
 from ottla.console.pages.share_group import (
@@ -30,13 +32,15 @@ from ottla.console.pages.share_group import (
 from ottla.console.reading import Config
 from ottla.console.sessions import Session, Shared
 from ottla.doctor.snapshot import Committed, Group, Member, Partition, Snapshot, Topic
+from ottla.protocol.messages.describe_share_partitions import DescribeSharePartitionsRequest
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.testing import EmbeddedBroker
-from tests.harness.console.over_http import User, settings
+from tests.harness.console.over_http import User, settings, user
 from tests.harness.waiting import soon
 
 GROUP = 32
@@ -312,3 +316,100 @@ def test_dead_letters_are_counted_without_reading_them_again(console_broker: Emb
 
 def test_a_group_without_a_topic_for_dead_letters_says_so(visitor: User) -> None:
     assert "has no dead-letter topic" in visitor.get("/dead-letters", 400, name="nobody")
+
+
+# ---- reasons -------------------------------------------------------------------------------------------------------
+
+
+class Given(NamedTuple):
+    """A delivered record, as ShareReasons wants it."""
+
+    delivered: Delivered
+
+    def topic(self) -> str:
+        return self.delivered.topic
+
+    def partition(self) -> int:
+        return self.delivered.place[1]
+
+    def offset(self) -> int:
+        return self.delivered.record.offset
+
+    def delivery_count(self) -> int:
+        return self.delivered.delivery_count
+
+
+HOSTILE = "<script>alert(1)</script>\u202e"
+"""A member chooses the text."""
+AS_TEXT = "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e"
+
+
+def test_the_reasons_of_members_are_shown_as_text(visitor: User, console_broker: EmbeddedBroker) -> None:
+    address = console_broker.bootstrap_servers
+    console_broker.create_topic("dlq.why", configs={"errors.deadletterqueue.group.enable": "true"})
+    with (
+        member(console_broker, "why", {**CONFIGS, DEAD_LETTERS: "dlq.why"}) as ada,
+        ShareReasons({"bootstrap.servers": address, "group.id": "why"}) as reasons,
+    ):
+        first, second, third = take(ada, 3)
+        assert reasons.give(Given(first), HOSTILE + "x" * 600), reasons.why_not
+        assert reasons.give(Given(second), "out of paper"), reasons.why_not
+        assert reasons.give(Given(third), "out of paper"), reasons.why_not
+        ada.acknowledge([first], RELEASE)
+        ada.acknowledge([second, third], REJECT)
+        runs = visitor.get("/share-group/part/runs", name="why")
+        assert all(each in runs for each in ("Last reason given", AS_TEXT, "xxx..."))
+        assert "x" * 300 not in runs
+        (run,) = visitor.json("/share-group/part/runs", name="why")["runs"]
+        assert (run["reason"], run["reason_delivery"]) == (HOSTILE + "x" * (200 - len(HOSTILE)) + "...", 1)
+        shown = visitor.get("/share-group", name="why")
+        assert "<strong>out of paper</strong> (2 failures, the last at " in shown
+        assert AS_TEXT in shown
+        soon(lambda: len(visitor.json("/dead-letters", name="why")["letters"]) == 2)
+        view = visitor.json("/dead-letters", name="why")
+        assert [(each["reason"], each["worker_reason"], each["letters"]) for each in view["causes"]] == [
+            ("rejected", "out of paper", 2)
+        ]
+        assert {each["client_id"] for each in view["letters"]} == {"ada"}
+        letters = visitor.get("/dead-letters", name="why")
+        assert all(each in letters for each in ("Reason given", "<td>out of paper</td>", "that program's words"))
+        preview = visitor.post(
+            "/dead-letters/redrive", {"step": "preview", "reason": "any", "topic": "", "most": "9"}, {"name": "why"}
+        )
+        assert "out of paper" in preview.text
+        soon(lambda: "gave of late: <q>out of paper</q>" in visitor.get("/overview/part/findings"))  # a new snapshot
+        assert "out of paper" in visitor.get("/message", topic="dlq.why", partition="0", offset="0")
+
+
+def test_a_console_without_records_shows_no_reasons(console_broker: EmbeddedBroker) -> None:
+    """Reasons may quote records. The client below the pages refuses to ask for them."""
+    address = console_broker.bootstrap_servers
+    with (
+        member(console_broker, "secret") as ada,
+        ShareReasons({"bootstrap.servers": address, "group.id": "secret"}) as reasons,
+    ):
+        (first,) = take(ada, 1)
+        assert reasons.give(Given(first), "card 4711 refused"), reasons.why_not
+        ada.acknowledge([first], RELEASE)
+        with user(address, no_records=True) as blind:
+            for page in ("/share-group", "/share-group/part/runs", "/overview/part/findings"):
+                assert "4711" not in blind.get(page, name="secret")
+        with user(address) as seeing:
+            assert "4711" in seeing.get("/share-group", name="secret")
+    clients = Clients(address, None, None, deadline_s=30, read_only=False, no_records=True)
+    wanted = DescribeSharePartitionsRequest("secret", with_reasons=True)
+
+    def alone(lease: Lease) -> None:
+        lease.client.metadata([])
+        ask_node(lease.client, lease.client.broker_ids()[0], wanted)
+
+    def together(lease: Lease) -> None:
+        lease.client.metadata([])
+        answers = read_together(lease.client, {lease.client.broker_ids()[0]: [wanted, ListGroupsRequest()]})
+        for answer, _ in answers.values():
+            raise answer
+
+    for ask in (alone, together):
+        with pytest.raises(RecordsHiddenError):
+            clients.read(ask)
+    clients.close()

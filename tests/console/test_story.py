@@ -22,6 +22,7 @@ from ottla.console.finding_links import (
 )
 from ottla.console.registry import PAGES
 from ottla.demo.stuck import COUNT, LETTERS_A_MINUTE, MAILERS, MAILS, log_of, stick
+from ottla.demo.worker import SERVER_SAYS
 from ottla.doctor.checks import CHECKS
 from ottla.doctor.finding import Finding, Severity
 from ottla.doctor.snapshot import Group, OpenTransaction, Snapshot, Topic
@@ -59,6 +60,7 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     finding = page.get_by_role("listitem").filter(has_text=f"{MAILERS} has paused itself")
     expect(finding).to_contain_text("too many of its records failed within a minute")
     expect(finding).to_contain_text("records wait.")
+    expect(finding).to_contain_text(f'The most common reason that its members gave: "{SERVER_SAYS}".')
     expect(finding.get_by_text("--execute")).to_be_hidden()
     expect(page.get_by_role("link", name=f"See the dead letters of {MAILERS}")).to_be_visible()
     expect(finding.get_by_role("link", name="Resume", exact=True)).to_be_visible()
@@ -68,6 +70,8 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     expect(page.get_by_text("Paused since")).to_contain_text(
         f"by its circuit breaker (more than {LETTERS_A_MINUTE} dead letters within a minute)."
     )
+    said = page.get_by_role("listitem").filter(has_text=SERVER_SAYS)
+    expect(said).to_contain_text(re.compile(r"\d failures, the last at "))
     reason, records = (
         page.get_by_text("the group has paused itself"),
         page.get_by_role("heading", name="Records in flight"),
@@ -83,8 +87,8 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     expect(letters).to_be_focused()
     letters.press("Enter")
     outcomes = page.get_by_role("region", name="Outcomes")
-    expect(outcomes.get_by_role("row", name=f"rejected by a member {MAILS}")).to_be_visible()
-    expect(page.get_by_text("Why is only in that program's log")).to_be_visible()
+    expect(outcomes.get_by_role("row", name=f"rejected by a member {MAILS} {SERVER_SAYS}")).to_be_visible()
+    expect(page.get_by_text("The reason is in that program's words")).to_be_visible()
     expect(page.get_by_text('"subject": "Your order 1"')).to_be_visible()
     expect(page.get_by_text("Every reader of these topics gets them again.")).to_be_visible()
     refused = page.get_by_role("region", name="Newest dead letters").get_by_role("row").count() - 1

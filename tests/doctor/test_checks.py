@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ottla.cli.tree import command
+from ottla.client.share_partitions import FrequentReason
 from ottla.doctor import CHECKS, Evidence, Severity, Snapshot, diagnose
 from ottla.doctor.observed import (
     BACK,
@@ -173,6 +174,13 @@ def delivers(given: Deliveries, before: Deliveries | None = None) -> Evidence:
         )
 
     return over(at(before or given), at(given))
+
+
+def paused_itself(*reasons: FrequentReason) -> Evidence:
+    """A share group that has paused itself, with the reasons that its members gave."""
+    configs = {"share.delivery.paused": "true", "share.delivery.paused.by": "the breaker: more than 3"}
+    rows, found = {("orders", 0): Committed(500, 5, 5)}, {("orders", 0): Deliveries(500, 5, reasons=reasons)}
+    return over(snapshot(groups=[Group("billing", SHARE, "Stable", (member(0),), rows, configs, found)]))
 
 
 def committed_only(stable: int, *, moved: int = 0, isolation: str = "read_committed") -> Evidence:
@@ -913,3 +921,15 @@ def test_two_leaders_that_see_the_same_pause_of_a_node_do_not_count_it_twice() -
     (node,) = twice.last.observed
     both = replace(twice, last=replace(twice.last, observed=(node, replace(node, node=2))))
     assert not diagnose(both, ["isr-flaps"])
+
+
+def test_a_group_that_has_paused_itself_is_shown_with_the_most_common_reason() -> None:
+    many, few = FrequentReason("out of paper", 3, 1), FrequentReason("busy", 2, 2)
+    (found,) = diagnose(paused_itself(few, many))
+    assert 'minute. The most common reason that its members gave: "out of paper". 5 records' in found.finding.sentence
+    assert "log" not in found.finding.advice
+    (cut,) = diagnose(paused_itself(FrequentReason("x" * 1_000, 1, 1)))
+    assert f'"{"x" * 200}...".' in cut.finding.sentence
+    (unknown,) = diagnose(paused_itself())
+    assert "reason" not in unknown.finding.sentence
+    assert "the log of the member that rejected a record says why" in unknown.finding.advice

@@ -1,8 +1,8 @@
 """Gives pages a client of the cluster: a few per session, with a deadline, and refusing every request that changes.
 
 `ottla.client` blocks, so pages run on threads. A request that is not in `READS` is refused below all pages, unless a
-change that the user has confirmed is being applied, and never with --read-only. With --no-records, a request that reads
-records is refused too.
+change that the user has confirmed is being applied, and never with --read-only. With --no-records, a request is refused
+too that reads records, or the reasons that members of share groups gave, which may quote records.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ottla.client.connection import Connection, Posted
 from ottla.client.errors import BadResponseError, ClientError, ConnectionClosedError, TimedOutError
 from ottla.client.sasl import Login
 from ottla.protocol.apis import APIS, ApiKey
-from ottla.protocol.messages.read_together import ReadTogetherRequest
+from ottla.protocol.messages.describe_share_partitions import DescribeSharePartitionsRequest
+from ottla.protocol.messages.read_together import InnerRequest, ReadTogetherRequest
 from ottla.protocol.private_requests import READABLE
 from ottla.protocol.wire import Message
 
@@ -104,12 +105,26 @@ class Limits:
         if not self.may_fetch and message.API_KEY in FETCHES:
             raise RecordsHiddenError
         inner = message.requests if isinstance(message, ReadTogetherRequest) else ()
+        if not self.may_fetch and (_wants_reasons(message) or any(map(_inner_wants_reasons, inner))):
+            raise RecordsHiddenError
         if not READABLE.issuperset(each.api_key for each in inner):
             raise ReadOnlyError("Requests that are sent together may only describe the cluster.")
         creates = message.API_KEY == ApiKey.METADATA and getattr(message, "allow_auto_topic_creation", False)
         if not self.may_change and (message.API_KEY not in READS or creates):
             raise ReadOnlyError(f"{APIS[message.API_KEY].name} is refused: only reading is allowed here.")
         self.sent += 1
+
+
+def _wants_reasons(message: Message) -> bool:
+    """Whether the answer has reasons that members of share groups gave, which may quote records."""
+    return isinstance(message, DescribeSharePartitionsRequest) and message.with_reasons
+
+
+def _inner_wants_reasons(inner: InnerRequest) -> bool:
+    """The same, for a request in ReadTogether."""
+    if inner.api_key != ApiKey.DESCRIBE_SHARE_PARTITIONS:
+        return False
+    return _wants_reasons(DescribeSharePartitionsRequest.decode(inner.content, 0, inner.version)[0])
 
 
 class LimitedConnection(Connection):

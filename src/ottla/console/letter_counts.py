@@ -14,6 +14,7 @@ from ottla.client.offsets import offsets_requests
 from ottla.client.read_together import InVersions, Question, read_together
 from ottla.console.page import Context
 from ottla.console.reading import leaders_of, offsets_in, with_leader
+from ottla.console.worker_reasons import cut
 from ottla.doctor.groups import OFFSETS_OF_MANY
 from ottla.doctor.snapshot import SHARE, Snapshot, TopicPartition
 from ottla.escaping import visible
@@ -33,11 +34,13 @@ class InTopic:
 @dataclass(frozen=True, slots=True)
 class NotSentBack:
     """A share group whose dead-letter topic holds records that were not sent back. `is_shared`: other groups use the
-    topic too, so some of the records may be theirs."""
+    topic too, so some of the records may be theirs. `reason`: the most common one that members of the group gave of
+    late, "" if none is known."""
 
     group: str
     waiting: int
     is_shared: bool
+    reason: str = ""
 
 
 def not_sent_back(snapshot: Snapshot) -> tuple[NotSentBack, ...]:
@@ -61,7 +64,7 @@ def not_sent_back(snapshot: Snapshot) -> tuple[NotSentBack, ...]:
             progress = Progress(0) if at is None else Progress.of(at.offset, at.metadata)
             waiting += progress.left(start, end)
         if waiting:
-            found.append(NotSentBack(name, waiting, users[topic] > 1))
+            found.append(NotSentBack(name, waiting, users[topic] > 1, cut(groups[name].reason)))
     return tuple(sorted(found, key=lambda each: (-each.waiting, each.group)))
 
 

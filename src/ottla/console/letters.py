@@ -28,7 +28,8 @@ READERS: Final = "Every reader of these topics gets them again."
 class LetterRow:
     """A dead letter. `topic`, `source_partition` and `source_offset` are where its record was, if that is known.
     `detail`: what tells causes of one kind apart. `value` is the beginning of the value as text. `first_failed_ms`,
-    `last_failed_ms`: when its first and last delivery failed, None if it does not say it."""
+    `last_failed_ms`: when its first and last delivery failed, None if it does not say it. `worker_reason`: the last
+    reason that a member gave. `client_id`: the client of the member that had it last."""
 
     partition: int
     offset: int
@@ -44,14 +45,17 @@ class LetterRow:
     value: str
     first_failed_ms: int | None = None
     last_failed_ms: int | None = None
+    worker_reason: str | None = None
+    client_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """How many of the dead letters that were read have the same cause and detail."""
+    """How many of the dead letters that were read have the same cause, detail, and reason that a member gave."""
 
     reason: str
     detail: str
+    worker_reason: str | None
     letters: int
     waiting: int
 
@@ -94,10 +98,11 @@ def facts_of(rows: Sequence[LetterRow]) -> dict[str, Any]:
 
 def causes_of(rows: Iterable[LetterRow]) -> tuple[Cause, ...]:
     """The causes with their numbers, the most frequent first."""
-    all_, waiting = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    all_, waiting = Counter[tuple[str, str, str | None]](), Counter[tuple[str, str, str | None]]()
     for each in rows:
-        all_[each.reason, each.detail] += 1
-        waiting[each.reason, each.detail] += not each.is_back
+        cause = each.reason, each.detail, each.worker_reason
+        all_[cause] += 1
+        waiting[cause] += not each.is_back
     return tuple(Cause(*cause, number, waiting[cause]) for cause, number in all_.most_common(CAUSES_MAX))
 
 

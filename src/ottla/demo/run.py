@@ -13,8 +13,8 @@ from ottla.demo.steps import STEPS
 from ottla.demo.stuck import MAILERS, log_of, stick
 
 STUCK = (
-    f"A job queue on the first node is stuck: [bold]{MAILERS}[/bold]. The overview says so. Find out why, and "
-    "get its mails sent: its workers still run. The end of their log:"
+    f"A job queue on the first node is stuck: [bold]{MAILERS}[/bold]. The overview says so, and why. Get "
+    "its mails sent: its workers still run. The end of their log:"
 )
 LOOK = "[bold]./demo --console[/bold] shows all of this in the browser at the end, with the nodes still running."
 

@@ -26,9 +26,20 @@ UNSERVED: Final = "records in flight of share groups, which only Ottla reports: 
 
 
 class Flights:
-    """The search for records in flight of share groups. `leaders`: the leader of each partition."""
+    """The search for records in flight of share groups.
 
-    def __init__(self, groups: Iterable[Group], leaders: Mapping[TopicPartition, int], unseen: dict[str, None]) -> None:
+    `leaders`: the leader of each partition. `with_reasons`: whether to ask for the reasons that members gave.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Group],
+        leaders: Mapping[TopicPartition, int],
+        unseen: dict[str, None],
+        *,
+        with_reasons: bool,
+    ) -> None:
+        self._with_reasons = with_reasons
         self._groups = list(groups)
         self._leaders = leaders
         self._unseen = unseen
@@ -47,7 +58,9 @@ class Flights:
         for group in self._asked:
             led = [place for place in sorted(group.committed) if self._leaders.get(place) == node_id]
             if led:
-                found[group.name] = partitions_request(group.name, dict.fromkeys(led, -1), RUNS_MAX)
+                found[group.name] = partitions_request(
+                    group.name, dict.fromkeys(led, -1), RUNS_MAX, with_reasons=self._with_reasons
+                )
         return found
 
     def found(self, answers: Answers) -> list[Group]:
@@ -97,6 +110,7 @@ def _of(part: SharePartition, limit: int | None) -> Deliveries:
         min((each.next_try_ms for each in waiting if each.next_try_ms is not None), default=None),
         limit,
         _holders(part.runs),
+        part.reasons,
     )
 
 

@@ -51,17 +51,19 @@ Configs: TypeAlias = tuple[dict[str, str], frozenset[str]]
 """The values of a resource, and the names of those that are set on the resource itself."""
 
 
-def gather(client: Client, *, history_ms: int = 0, metadata: Any = None) -> Snapshot:
+def gather(client: Client, *, history_ms: int = 0, metadata: Any = None, with_reasons: bool = True) -> Snapshot:
     """A snapshot of the cluster, with the commits and generations of so many milliseconds. Raises ClientError if no
-    broker answers. `metadata`: an answer for all topics, if one is known; it may be some seconds old."""
-    return _Gathering(client).snapshot(history_ms, metadata)
+    broker answers. `metadata`: an answer for all topics, if one is known; it may be some seconds old. `with_reasons`:
+    whether to read the reasons that members of share groups gave."""
+    return _Gathering(client, with_reasons).snapshot(history_ms, metadata)
 
 
 class _Gathering:
     """The state of one snapshot in the making."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, with_reasons: bool) -> None:
         self.client = client
+        self.with_reasons = with_reasons
         self.unseen: dict[str, None] = {}
         self.reached: list[int] = []
         self.sizes: dict[tuple[int, TopicPartition], int] = {}
@@ -95,7 +97,7 @@ class _Gathering:
             for each in topic.partitions
             if each.stable is not None and each.end is not None and each.stable < each.end
         ]
-        flights = Flights(groups, leaders, self.unseen)
+        flights = Flights(groups, leaders, self.unseen, with_reasons=self.with_reasons)
         listings = {node_id: each["under way"] for node_id, each in last.items()}
         transactions = OpenTransactions(held, leaders, listings, self.unseen)
         more = self._ask(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from ottla.client.share_partitions import FrequentReason, frequent_reasons
 from ottla.doctor.observed import ConfigChange, GroupChange, Observed
 
 TopicPartition: TypeAlias = tuple[str, int]
@@ -133,6 +134,7 @@ class Deliveries:
     `undone`: records that the group may read and has not finished. Of these, `acquired` are with members, `archiving`
     wait for their dead letter, and `waiting` for the end of a back-off or a delay, the first of them for
     `next_try_ms`. `limit`: how many records members may hold. `waiting` and `holders` cover the first runs alone.
+    `reasons`: the most common ones that members gave for the latest failures.
     """
 
     start: int
@@ -143,6 +145,7 @@ class Deliveries:
     next_try_ms: int | None = None
     limit: int | None = None
     holders: tuple[Holder, ...] = ()
+    reasons: tuple[FrequentReason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,12 @@ class Group:
     committed: dict[TopicPartition, Committed] = field(default_factory=dict[TopicPartition, Committed])
     configs: dict[str, str] = field(default_factory=dict[str, str])
     deliveries: dict[TopicPartition, Deliveries] = field(default_factory=dict[TopicPartition, Deliveries])
+
+    @property
+    def reason(self) -> str:
+        """The most common reason that members of a share group gave for the latest failures; "" if none is known."""
+        common = frequent_reasons(self.deliveries.values())
+        return common[0].text if common else ""
 
     @property
     def owned(self) -> frozenset[TopicPartition]:

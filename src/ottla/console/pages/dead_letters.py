@@ -32,6 +32,7 @@ from ottla.console.letters import (
 )
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
 from ottla.console.reading import configs
+from ottla.console.worker_reasons import cut
 from ottla.doctor.words import count
 from ottla.escaping import visible
 from ottla.protocol.config_resources import ConfigResourceType
@@ -123,6 +124,8 @@ def row_of(letter: Letter, *, is_back: bool) -> LetterRow:
         beginning(letter.value),
         letter.first_failed_ms,
         letter.last_failed_ms,
+        None if letter.worker_reason is None else cut(letter.worker_reason),
+        letter.client_id,
     )
 
 
@@ -157,11 +160,12 @@ def redrive_preview(context: Context) -> Preview:
         group,
         (f"Sends {count(len(found), 'record')} back: {where}. {READERS}",),
         (warning,) if again else (),
-        ("Dead letter", "Topic", "Partition", "Offset", "Outcome", "Deliveries", "Went back before", "Value"),
+        ("Dead letter", "Topic", "Partition", "Offset", "Outcome", "Reason given", "Deliveries", "Went back before",
+         "Value"),
         tuple(
             (f"partition {each.partition}, offset {each.offset}",
              each.topic, each.source_partition, each.source_offset, OUTCOMES.get(each.reason, each.reason),
-             each.deliveries, each.redrives, beginning(each.value))
+             cut(each.worker_reason or "-"), each.deliveries, each.redrives, beginning(each.value))
             for each in found[:50]
         ),
         facts=[(each.partition, each.offset) for each in found],

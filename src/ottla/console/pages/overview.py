@@ -139,7 +139,9 @@ def load_findings(context: Context) -> Findings:
     began = time.monotonic()
     left_s = context.lease.limits.left_s()
     last: Snapshot = context.session.shared.snapshot.get(
-        SHARED_S, lambda: gather(context.client, metadata=metadata), left_s
+        SHARED_S,
+        lambda: gather(context.client, metadata=metadata, with_reasons=not context.settings.no_records),
+        left_s,
     )
     first: Snapshot | None = context.session.memory.get("snapshot")
     age_s = 0.0 if first is None else (last.at_ms - first.at_ms) / 1000

@@ -12,6 +12,7 @@ from ottla.client.errors import ClientError
 from ottla.client.share_groups import PAUSE_CONFIGS, PAUSED, Pause, ShareOffset, group_configs, pause_in
 from ottla.client.share_partitions import (
     Coordinated,
+    FrequentReason,
     InFlight,
     RunState,
     ShareGroup,
@@ -24,6 +25,7 @@ from ottla.console.page import Change, Context, MissingError, Page, Paged, Part,
 from ottla.console.pages import dead_letters, group_changes, share_changes
 from ottla.console.pages.group import MemberRow, member_row
 from ottla.console.reading import Config
+from ottla.console.worker_reasons import cut, shown_reasons
 from ottla.doctor.checks.shares import BREAKER
 from ottla.doctor.snapshot import SHARE, Group
 from ottla.escaping import visible
@@ -31,7 +33,7 @@ from ottla.protocol.config_resources import ConfigResourceType
 
 RUNS_MAX: Final = 200
 """Runs that are asked for in each partition, and shown in all."""
-NOT_OTTLA: Final = "This cluster does not report records in flight; nodes of Ottla do."
+NOT_OTTLA: Final = "This cluster does not report records in flight, nor why records failed; nodes of Ottla do."
 
 
 def share_group_of(context: Context) -> Group:
@@ -52,7 +54,13 @@ def described(context: Context, group: Group, runs_max: int, unseen: list[str]) 
         positions.append(ShareOffset(*place, -1 if at is None else at.offset, -1 if lag is None else lag))
     known = Coordinated(group.state, len(group.members), positions)
     try:
-        found = describe_share_partitions(context.client, group.name, runs_max=runs_max, known=known)
+        found = describe_share_partitions(
+            context.client,
+            group.name,
+            runs_max=runs_max,
+            known=known,
+            with_reasons=not context.settings.no_records,
+        )
     except ClientError as failure:
         unseen.append(f"Records in flight: {failure}")
         return None
@@ -95,7 +103,8 @@ class SharePartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupView(View):
-    """The share group, a page of its partitions, and its members. `why` says why nothing is delivered."""
+    """The share group, a page of its partitions, and its members. `why` says why nothing is delivered. `reasons`: the
+    most common ones that members gave for the latest failures."""
 
     name: str
     state: str
@@ -108,6 +117,7 @@ class ShareGroupView(View):
     held: int | None
     archiving: int | None
     waiting: int | None
+    reasons: tuple[FrequentReason, ...]
     paged: Paged
     partitions: tuple[SharePartitionRow, ...]
     members: tuple[MemberRow, ...]
@@ -140,6 +150,7 @@ def load(context: Context) -> ShareGroupView:
         held=held,
         archiving=archiving,
         waiting=None if lag is None or held is None or archiving is None else max(0, lag - held - archiving),
+        reasons=shown_reasons(parts.values()),
         paged=where,
         partitions=tuple(shown),
         members=tuple(member_row(each) for each in members[:RUNS_MAX]),
@@ -241,7 +252,8 @@ def load_letters(context: Context) -> WaitingLetters:
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """A range of records in flight. `doing` is their state in words, `for_ms` the time since their acquisition, and
-    `left_ms` the time until the lock ends or the next delivery is due."""
+    `left_ms` the time until the lock ends or the next delivery is due. `reason`: the last one that a member gave, for
+    the delivery with the number `reason_delivery`."""
 
     topic: str
     partition: int
@@ -256,6 +268,8 @@ class RunRow:
     left_ms: int | None
     deliveries: int
     limit: int
+    reason: str | None
+    reason_delivery: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +318,8 @@ def run_row(part: SharePartition, run: InFlight, limit: int) -> RunRow:
         run.lock_left_ms if run.state is RunState.ACQUIRED else run.next_try_ms or None,
         run.delivery_count,
         limit,
+        None if run.reason is None else cut(run.reason),
+        run.reason_delivery,
     )
 
 

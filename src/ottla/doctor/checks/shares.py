@@ -15,7 +15,7 @@ from ottla.doctor.words import count, duration, place, places
 PAUSED_BY: Final = f"{PAUSED}.by"
 BREAKER: Final = "the breaker"
 """The beginning of PAUSED_BY if too many dead letters have paused the group."""
-
+REASON_CHARS_MAX: Final = 200
 
 _Reason: TypeAlias = Callable[[Group, TopicPartition], Finding]
 """Makes the finding about a partition that delivers nothing."""
@@ -59,15 +59,28 @@ def _paused(group: Group, lag: int) -> Finding:
     waits = f"{count(lag, 'record')} wait." if lag else "It delivers nothing until it is resumed."
     resume = f"ottla share-groups resume {group.name}"
     if group.configs.get(PAUSED_BY, "").startswith(BREAKER):
-        sentence = f"{group.name} has paused itself, because too many of its records failed within a minute. {waits}"
+        sentence = (
+            f"{group.name} has paused itself, because too many of its records failed within a minute. "
+            f"{_last_reason(group)}{waits}"
+        )
         shown = f"ottla share-groups redrive {group.name}"
+        log = "" if group.reason else "; the log of the member that rejected a record says why"
         advice = (
-            f"list the failed records with `{shown}`; the log of the member that rejected a record says why. Mend the "
-            f"cause. Deliver the waiting records with `{resume}`. Send back the failed ones with `{shown} --execute`"
+            f"list the failed records with `{shown}`{log}. Mend the cause. Deliver the waiting records with "
+            f"`{resume}`. Send back the failed ones with `{shown} --execute`"
         )
         return Finding(Severity.WARNING, group.name, sentence, advice)
     sentence = f"{group.name} is paused, and {waits}" if lag else f"{group.name} is paused. {waits}"
     return Finding(Severity.WARNING, group.name, sentence, resume)
+
+
+def _last_reason(group: Group) -> str:
+    """A sentence about the most common reason that members gave, before a space; "" if none is known."""
+    text = group.reason
+    if not text:
+        return ""
+    shown = text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}..."
+    return f'The most common reason that its members gave: "{shown}". '
 
 
 def _last_member(evidence: Evidence, group: Group) -> str:
