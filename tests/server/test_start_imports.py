@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +16,8 @@ MODULES_MAX = 200
 FROZEN_MAX = 5
 """Frozen dataclasses among them. Python takes six times as long to make one as a named tuple, and a thousand times as
 long as a class without generated methods."""
+LOGINS = {"hashlib", "hmac", "http.client", "ottla.client.oauth", "ottla.client.sasl", "secrets"}
+"""What a client without a login leaves to others, and so does an embedded broker without security."""
 NOT_NEEDED = {
     "cramjam": "compressed batches",
     "email": "http.client, importlib.metadata",
@@ -62,13 +63,13 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ):
         assert process.stdout is not None
         assert process.stdout.readline(), log.read_text()
-        found = modules_in(log)
+        found = modules_in(log.read_text())
         process.send_signal(signal.SIGTERM)
     return found
 
 
-def modules_in(log: Path) -> list[str]:
-    lines = [line for line in log.read_text().splitlines() if line.startswith("import time:")]
+def modules_in(log: str) -> list[str]:
+    lines = [line for line in log.splitlines() if line.startswith("import time:")]
     return [line.rpartition("|")[2].strip() for line in lines[1:]]
 
 
@@ -87,3 +88,10 @@ def test_few_classes_of_a_start_are_frozen_dataclasses(imported: list[str]) -> N
     found = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
     frozen = [each for each in found if dataclasses.is_dataclass(each) and each.__dataclass_params__.frozen]
     assert len(frozen) <= FROZEN_MAX, sorted(each.__qualname__ for each in frozen)
+
+
+def test_a_client_without_a_login_is_imported_without_logins() -> None:
+    command = [sys.executable, "-X", "importtime", "-c", "import ottla.client"]
+    found = modules_in(subprocess.run(command, capture_output=True, check=True, text=True).stderr)
+    assert "ottla.client.connection" in found
+    assert LOGINS.isdisjoint(found), LOGINS.intersection(found)

@@ -15,17 +15,16 @@ cluster, waits about a second at most for each answer, and sends nothing for PAU
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from ottla.client.client import Client
 from ottla.client.errors import BrokerError, ClientError, ConnectionClosedError, check
 from ottla.client.private_requests import ask_node
-from ottla.client.sasl import login_of
-from ottla.client.set_up import tls_context
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.explain_share_records import (
     ExplainShareRecordsRequest,
@@ -34,6 +33,9 @@ from ottla.protocol.messages.explain_share_records import (
     RequestTopic,
 )
 from ottla.protocol.private_requests import REASON_BYTES_MAX
+
+if TYPE_CHECKING:
+    from ottla.client.sasl import Login
 
 TIMEOUT_S: Final = 1.0
 PAUSE_S: Final = 5.0
@@ -54,6 +56,18 @@ class DeliveredMessage(Protocol):
     def delivery_count(self) -> int | None: ...
 
 
+def _security_of(given: Mapping[str, Any]) -> tuple[ssl.SSLContext | None, Login | None]:
+    """The TLS and the login in these properties. Raises ValueError."""
+    protocol = str(given.get("security.protocol", "PLAINTEXT")).upper()
+    if protocol == "PLAINTEXT":
+        return None, None
+    from ottla.client.sasl import login_of  # a client without security starts without it
+    from ottla.client.set_up import tls_context
+
+    login = login_of({name: value for name, value in given.items() if isinstance(value, str)})
+    return tls_context(given) if protocol.endswith("SSL") else None, login
+
+
 class ShareReasons:
     """Gives reasons for records of one share group. Its methods may be called from any thread.
 
@@ -66,13 +80,13 @@ class ShareReasons:
         self._group = str(given.get("group.id", ""))
         if not self._group:
             raise ValueError("group.id is missing")
-        is_tls = str(given.get("security.protocol", "")).upper().endswith("SSL")
+        tls, login = _security_of(given)
         self._client = Client(
             str(given.get("bootstrap.servers", "")),
             client_id=str(given.get("client.id", "ottla")),
             timeout_s=TIMEOUT_S,
-            tls=tls_context(given) if is_tls else None,
-            login=login_of({name: value for name, value in given.items() if isinstance(value, str)}),
+            tls=tls,
+            login=login,
         )
         self._lock = threading.Lock()
         self._paused_until = 0.0
