@@ -55,6 +55,7 @@ FROM_OUTSIDE = {
         "connection_made eof_received get_buffer buffer_updated pause_writing exc sizehint",
         "asyncio's BufferedProtocol",
     ),
+    "ottla/client/__init__.py": ("__getattr__", "the import of a name"),
     "ottla/testing/__init__.py": ("__getattr__", "the import of a name"),
     "ottla/server/logs.py": ("default_(time|msec)_format converter raiseExceptions", "logging"),
     "ottla/server/tls.py": (

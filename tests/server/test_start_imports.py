@@ -90,8 +90,22 @@ def test_few_classes_of_a_start_are_frozen_dataclasses(imported: list[str]) -> N
     assert len(frozen) <= FROZEN_MAX, sorted(each.__qualname__ for each in frozen)
 
 
-def test_a_client_without_a_login_is_imported_without_logins() -> None:
-    command = [sys.executable, "-X", "importtime", "-c", "import ottla.client"]
-    found = modules_in(subprocess.run(command, capture_output=True, check=True, text=True).stderr)
-    assert "ottla.client.connection" in found
-    assert LOGINS.isdisjoint(found), LOGINS.intersection(found)
+FIRST_RECORD = """
+import sys
+from ottla.client import Client
+from ottla.protocol.records import Record, build_batch
+from ottla.testing import EmbeddedBroker
+
+with EmbeddedBroker() as broker, Client(broker.bootstrap_servers) as client:
+    assert client.produce_raw(broker.create_topic(), 0, build_batch([Record(key=b"key", value=b"value")])) is not None
+    print(*sys.modules)
+"""
+
+
+def test_an_embedded_broker_stores_a_record_without_logins_and_coordinators() -> None:
+    shown = subprocess.run([sys.executable, "-c", FIRST_RECORD], capture_output=True, check=True, text=True).stdout
+    found = set(shown.split())
+    assert "ottla.broker.api.k00_produce" in found
+    assert found.isdisjoint(not_needed := LOGINS | {"cramjam", "ottla.broker.coordinators", "ottla.share.state"}), (
+        found & not_needed
+    )

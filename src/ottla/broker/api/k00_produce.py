@@ -35,7 +35,6 @@ from ottla.broker.api.produce_frames import (
 from ottla.broker.api_spec import ApiSpec, RequestSize
 from ottla.broker.channel import Channel
 from ottla.broker.client_identity import Identity
-from ottla.broker.coordinators.verification import NOT_REACHED, Errors, Verification
 from ottla.broker.effects import Close, Parked, Part
 from ottla.broker.observations.slowest import Awaited
 from ottla.broker.parking import ParkedWork
@@ -64,6 +63,7 @@ from ottla.protocol.messages.produce import (
 from ottla.protocol.records.batch import ATTRIBUTES_TRANSACTIONAL, HEADER_BYTES, RECORD_COUNT_AT, peek
 
 if TYPE_CHECKING:
+    from ottla.broker.coordinators.verification import Errors
     from ottla.broker.core import Core
     from ottla.broker.partitions.leadership import Leadership
     from ottla.broker.partitions.partition import Partition
@@ -497,6 +497,8 @@ def _opening(
 
 def _refusal_of(error: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
     """The producer's error for an error of the coordinator."""
+    from ottla.broker.coordinators.verification import NOT_REACHED
+
     second_version = version >= _ADDS_PARTITIONS_SINCE
     if error in NOT_REACHED or (error is ErrorCode.CONCURRENT_TRANSACTIONS and not second_version):
         sentence = f"Unable to verify the partition has been added to the transaction. Underlying error: {error.name}"
@@ -558,6 +560,8 @@ class VerifiedProduce(SlicedProduce):
         self._opening = opening
 
     def _work(self, request: Request) -> Work:
+        from ottla.broker.coordinators.verification import Verification  # most nodes serve no transactions
+
         producer, places = _asked_of(self._node, self._opening)
         adds = request.version >= _ADDS_PARTITIONS_SINCE
         question = Verification(
