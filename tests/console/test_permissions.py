@@ -6,6 +6,8 @@ that a user may not describe are in no answer of the console.
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -108,9 +110,9 @@ QUESTION = {"principal": "User:ada", "operation": "READ", "kind": "TOPIC", "reso
 
 def reads() -> Iterator[Asked]:
     """The pages, parts and downloads, with each thing that they can be about."""
-    for path in ("/overview", "/overview/part/findings", "/overview/part/disks", "/topics", "/messages", "/groups",
-                 "/share-groups", "/transactions", "/transactions/part/held", "/cluster", "/cluster/part/behind",
-                 "/security", "/kmq-queues", "/pipelines"):  # fmt: skip
+    for path in ("/overview", "/overview/part/findings", "/overview/part/disks", "/topics",
+                 "/messages", "/groups", "/share-groups", "/transactions", "/transactions/part/held", "/cluster",
+                 "/cluster/part/behind", "/security", "/kmq-queues", "/pipelines"):  # fmt: skip
         yield Asked(path)
     yield Asked("/topics", query={"internal": 1})
     yield Asked("/search")
@@ -459,11 +461,17 @@ def test_a_change_without_permission_changes_nothing(guests: dict[str, User], na
     assert state(admin) == before
 
 
-def test_a_change_with_permission_is_done(guests: dict[str, User]) -> None:
-    """The user whom the rules allow it first; the admin last, who may do everything."""
+def test_a_change_with_permission_is_done(guests: dict[str, User], caplog: pytest.LogCaptureFixture) -> None:
+    """The user whom the rules allow it first; the admin last, who may do everything. Each change has an audit line."""
+    caplog.set_level(logging.INFO, "ottla.console.audit")
+    done: list[tuple[str, str]] = []
     for name in (ADA, ADMIN):
         for asked in CHANGES:
             if is_allowed(name, asked.needs):
                 answer = attempted(guests[name], guests[ADMIN], asked)
                 assert answer.status_code == (400 if asked.path in IDLE else 303), (name, asked, answer.text)
+                done += [(name, asked.path)] if answer.status_code == 303 else []
     assert guests[ADMIN].json("/topics")["topics"][0]["name"] == "dlq.gravestones"
+    lines = [json.loads(each.message) for each in caplog.records if each.name == "ottla.console.audit"]
+    assert [(each["user"], each["change"]) for each in lines if each["outcome"] == "done"] == done
+    assert {path for _, path in done} == {each.path for each in CHANGES} - set(IDLE)

@@ -149,7 +149,7 @@ def test_another_topic_and_none(console_broker: EmbeddedBroker) -> None:
         assert view["why"] == "No pipeline reports yet: there is no topic others."
         assert view["command"] == "ottla pipeline list --reports-from others"
         assert "--reports-to others" in visitor.get("/pipelines")
-        assert visitor.client.get("/pipeline?name=x").status_code == 404
+        assert "There is no pipeline x: there is no topic others." in visitor.get("/pipeline", 404, name="x")
         assert "others" not in {each["name"] for each in visitor.json("/topics")["topics"]}
     console_broker.create_topic("others")
     with user(console_broker.bootstrap_servers, reports="others") as visitor:

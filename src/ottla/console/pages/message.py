@@ -71,7 +71,8 @@ def found_at(context: Context) -> Found:
     if scanned.failure is not None and not is_out_of_range(scanned.failure):
         raise scanned.failure
     if not scanned.found:
-        why = scanned.troubles[0] if scanned.troubles else "It was deleted, compacted away, or not written yet."
+        is_known = scanned.failure is not None or not scanned.troubles
+        why = "It was deleted, compacted away, or not written yet." if is_known else scanned.troubles[0]
         raise MissingError(f"There is no record in {visible(name)}, partition {partition}, offset {offset}. {why}")
     return scanned.found[0]
 

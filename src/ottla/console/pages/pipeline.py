@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.client import LATEST
+from ottla.client.errors import BrokerError
 from ottla.client.reports import CHARTED, SILENT, Point, Report
 from ottla.console.page import Context, MissingError, Page, View
 from ottla.console.pages.pipelines import PipelineRow, row_of
 from ottla.console.reading import leaders_at, offsets
 from ottla.console.report_reading import options_of, reports_of
 from ottla.escaping import visible
+from ottla.protocol.errors import ErrorCode
 
 LABELS: Final = {
     "in_rate": "Read per second",
@@ -87,7 +89,13 @@ class PipelineView(View):
 def load(context: Context) -> PipelineView:
     """The pipeline that the address names. Raises MissingError."""
     name, unseen = context.need("name"), list[str]()
-    found = reports_of(context, unseen)
+    try:
+        found = reports_of(context, unseen)
+    except BrokerError as refused:
+        if refused.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        topic = visible(context.settings.reports)
+        raise MissingError(f"There is no pipeline {visible(name)}: there is no topic {topic}.") from None
     report = found.newest().get(name)
     if report is None:
         raise MissingError(f"There is no pipeline {visible(name)}.")

@@ -95,7 +95,7 @@
     if (found) found.focus({ preventScroll: true });
   });
   document.addEventListener("htmx:sendError", () => {
-    trouble().textContent = "The console does not answer. What you see may be old; it is asked again.";
+    trouble().textContent = "The console does not answer. What you see may be old. The page asks again by itself.";
     trouble().hidden = false;
   });
 
