@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.client import Client, observations
 from ottla.client.errors import UnsupportedVersionError
 from ottla.console.page import ROWS, paged
 from ottla.console.pages.overview import overview_of
 from ottla.console.pages.topics import matching
+from ottla.console.rendering import rate
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -127,6 +129,33 @@ def test_a_topic_shows_its_partitions_and_its_own_configs_first(visitor: User) -
     assert configs["differing"][0]["name"] == "retention.ms"
     assert configs["differing"][0]["source"] == "this topic"
     assert "retention.ms" in visitor.get("/topic/part/configs", name="clicks")
+
+
+def test_rates_count_the_records_of_the_last_minute(console_broker: EmbeddedBroker) -> None:
+    """By their timestamps: not those of an hour ago, and none of a topic that gets nothing."""
+    console_broker.create_topic("busy", partitions=2)
+    console_broker.create_topic("quiet")
+    producer = Producer({"bootstrap.servers": console_broker.bootstrap_servers})
+    now_ms = int(time.time() * 1000)
+    for topic in ("busy", "quiet"):
+        for _ in range(300):
+            producer.produce(topic, b"", timestamp=now_ms - 3_600_000, partition=0)
+    for number in range(120):
+        producer.produce("busy", b"", timestamp=now_ms, partition=number % 2)
+    producer.flush()
+    with user(console_broker.bootstrap_servers) as visitor:
+        rows = {each["name"]: (each["records"], each["rate"]) for each in visitor.json("/topics")["topics"]}
+        assert rows["busy"] == (420, 2.0)
+        assert rows["quiet"] == (300, 0.0)
+        topic = visitor.json("/topic", name="busy")
+        assert (topic["rate"], [each["rate"] for each in topic["partitions"]]) == (2.0, [1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "?"), (0.0, "0"), (1 / 60, "0.0167"), (12.34, "12.3"), (99.96, "100"), (1234.5, "1,234")]
+)
+def test_rates_are_short(value: float | None, text: str) -> None:
+    assert rate(value) == text
 
 
 def test_the_search_finds_topics_groups_and_queues(console_broker: EmbeddedBroker) -> None:

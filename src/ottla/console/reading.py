@@ -32,6 +32,8 @@ SOURCES: Final = {
 }
 """The origin of a config, by ConfigSource."""
 DEFAULT: Final = 5
+RATE_S: Final = 60
+"""Seconds over which the rate of a partition is taken."""
 
 
 def metadata_of_all(context: Context) -> Any:
@@ -203,3 +205,19 @@ def extents(
 def _note(unseen: list[str] | None, sentence: str) -> None:
     if unseen is not None and sentence not in unseen:
         unseen.append(sentence)
+
+
+def rates(
+    context: Context,
+    leaders: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    unseen: list[str] | None = None,
+) -> dict[TopicPartition, float]:
+    """Records a second of partitions in the last minute, by the timestamps of their records. `ends`: their log ends,
+    read before."""
+    earlier = offsets(context, leaders, context.now_ms - RATE_S * 1000, unseen=unseen)
+    return {
+        place: max(0, ends[place] - offset) / RATE_S if offset >= 0 else 0.0
+        for place, offset in earlier.items()
+        if place in ends
+    }

@@ -59,6 +59,13 @@ def number(value: int | float | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
 
 
+def rate(value: float | None) -> str:
+    """A number a second: "1,234", "12.3", "0.05"."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 100 or not value else f"{value:.3g}"
+
+
 def sized(value: float | None) -> str:
     return UNKNOWN if value is None else size(value)
 
@@ -112,6 +119,7 @@ def environment() -> Environment:
     found.filters.update(
         lines=lines,
         number=number,
+        rate=rate,
         size=sized,
         lasting=lasting,
         moment=moment,

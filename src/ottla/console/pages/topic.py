@@ -14,6 +14,7 @@ from ottla.console.reading import (
     extents,
     leaders_of,
     offsets,
+    rates,
     sizes,
     topic_of,
 )
@@ -28,8 +29,9 @@ TIMEOUT_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition. `leader` is None if it has none; `behind` are the replicas that are not in sync. Offsets and sizes
-    are None if the leader does not report them. `held` counts records behind an open transaction."""
+    """A partition. `leader` is None if it has none; `behind` are the replicas that are not in sync. Offsets,
+    rates and sizes are None if the leader does not report them. `held` counts records behind an open transaction.
+    `rate`: records a second in the last minute."""
 
     index: int
     leader: int | None
@@ -39,6 +41,7 @@ class PartitionRow:
     start: int | None
     end: int | None
     held: int | None
+    rate: float | None
     size: int | None
 
 
@@ -54,6 +57,7 @@ class Topic(View):
     under_replicated: int
     without_leader: int
     records: int | None
+    rate: float | None
     size: int | None
     paged: Paged
     partitions: tuple[PartitionRow, ...]
@@ -67,8 +71,9 @@ def load(context: Context) -> Topic:
     leaders = leaders_of([topic])
     starts, ends = extents(context, leaders, unseen)
     stable = offsets(context, leaders, LATEST, isolation=READ_COMMITTED, unseen=unseen)
+    arriving = rates(context, leaders, ends, unseen)
     on_disk = sizes(context, leaders, unseen=unseen)
-    rows = [partition_of(topic.name, part, starts, ends, stable, on_disk) for part in topic.partitions]
+    rows = [partition_of(topic.name, part, starts, ends, stable, arriving, on_disk) for part in topic.partitions]
     where, shown = paged(sorted(rows, key=lambda row: row.index), context.number("page", 1))
     records = [None if row.start is None or row.end is None else row.end - row.start for row in rows]
     return Topic(
@@ -82,6 +87,7 @@ def load(context: Context) -> Topic:
         under_replicated=sum(bool(row.behind) for row in rows),
         without_leader=sum(row.leader is None for row in rows),
         records=None if None in records else sum(each for each in records if each is not None),
+        rate=None if any(row.rate is None for row in rows) else sum(row.rate or 0 for row in rows),
         size=None if any(row.size is None for row in rows) else sum(row.size or 0 for row in rows),
         paged=where,
         partitions=tuple(shown),
@@ -95,6 +101,7 @@ def partition_of(
     starts: dict[TopicPartition, int],
     ends: dict[TopicPartition, int],
     stable: dict[TopicPartition, int],
+    arriving: dict[TopicPartition, float],
     on_disk: dict[TopicPartition, int],
 ) -> PartitionRow:
     """The row of a partition of a metadata answer."""
@@ -109,6 +116,7 @@ def partition_of(
         starts.get(place),
         end,
         None if end is None or committed is None else max(0, end - committed),
+        arriving.get(place),
         on_disk.get(place),
     )
 

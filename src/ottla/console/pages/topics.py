@@ -9,7 +9,7 @@ from typing import Any, Final
 from ottla.client.client import TopicPartition
 from ottla.client.errors import check
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Paged, Preview, View, paged, url
-from ottla.console.reading import extents, leaders_of, metadata_of_all, sizes
+from ottla.console.reading import extents, leaders_of, metadata_of_all, rates, sizes
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
@@ -19,7 +19,8 @@ TIMEOUT_MS: Final = 10_000
 @dataclass(frozen=True, slots=True)
 class TopicRow:
     """A topic. `records` counts offsets between starts and ends, which is more than the records of a compacted topic;
-    it and `size` are None if a leader does not report them."""
+    `rate` is the number of records a second in the last minute. These and `size` are None if a leader does not report
+    them."""
 
     name: str
     partitions: int
@@ -27,6 +28,7 @@ class TopicRow:
     under_replicated: int
     without_leader: int
     records: int | None
+    rate: float | None
     size: int | None
     error: str | None
 
@@ -53,8 +55,9 @@ def load(context: Context) -> Topics:
     unseen: list[str] = []
     leaders = leaders_of(shown)
     starts, ends = extents(context, leaders, unseen)
+    arriving = rates(context, leaders, ends, unseen)
     on_disk = sizes(context, leaders, unseen=unseen)
-    rows = tuple(row_of(topic, starts, ends, on_disk) for topic in shown)
+    rows = tuple(row_of(topic, starts, ends, arriving, on_disk) for topic in shown)
     return Topics(
         title="Topics",
         command=context.command("topics", "list", *(["--internal"] if internal else [])),
@@ -90,6 +93,7 @@ def row_of(
     topic: Any,
     starts: dict[TopicPartition, int],
     ends: dict[TopicPartition, int],
+    arriving: dict[TopicPartition, float],
     on_disk: dict[TopicPartition, int],
 ) -> TopicRow:
     """The row of a topic of a metadata answer."""
@@ -102,6 +106,7 @@ def row_of(
         sum(len(part.isr_nodes) < len(part.replica_nodes) for part in topic.partitions),
         sum(part.leader_id < 0 for part in topic.partitions),
         sum(ends[place] - starts[place] for place in places) if is_known else None,
+        sum(arriving[place] for place in places) if all(place in arriving for place in places) else None,
         sum(on_disk[place] for place in places) if all(place in on_disk for place in places) else None,
         ErrorCode(topic.error_code).name if topic.error_code else None,
     )
