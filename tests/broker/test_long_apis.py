@@ -52,6 +52,7 @@ BOUNDED = {
     44: "2,000 changes of one resource; resources are pieces",
     68: "20,000 subscribed topics",
     76: "20,000 subscribed topics",
+    10_903: "1,000 topics, partitions and records",
 }
 
 QUICK = {

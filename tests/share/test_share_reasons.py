@@ -129,6 +129,8 @@ def test_a_request_that_makes_no_sense_is_refused(stage: ShareStage) -> None:
     member = begun(stage)
     member.fetch()
     assert explain(stage, *[(0, 1, "x")] * (RECORDS_MAX + 1)).error_code == BAD
+    partitions = [RequestPartition(index) for index in range(RECORDS_MAX + 1)]
+    assert stage.send(ExplainShareRecordsRequest("g", None, [RequestTopic("t", partitions)])).answer.error_code == BAD
     assert explain(stage, (0, 1, "x"), group="").error_code == BAD
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert explain(stage, (0, 1, "x"), topic="none").topics[0].partitions[0].error_code == unknown

@@ -38,8 +38,9 @@ def share_partitions(s: Stage) -> None:
     named = [{"name": name, "partitions": partitions} for name in topics]
     for step, group in zip(("granted", "hidden", "missing", "hidden and missing"), m.four("g"), strict=True):
         for what, wanted in (("named", named), ("all", None)):
-            asked = {"group_id": group, "topics": wanted, "with_reasons": True}
-            m.ask(K.DESCRIBE_SHARE_PARTITIONS, f"{step}, {what}", keep=loaded)(**asked)
+            asked = {"group_id": group, "topics": wanted}
+            m.ask(K.DESCRIBE_SHARE_PARTITIONS, f"{step}, {what}", 0, keep=loaded)(**asked)
+            m.ask(K.DESCRIBE_SHARE_PARTITIONS, f"{step}, {what}", keep=loaded)(**asked, with_reasons=True)
         m.ask(K.EXPLAIN_SHARE_RECORDS, step)(group_id=group, topics=explained(topics))
 
 

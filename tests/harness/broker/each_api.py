@@ -417,7 +417,8 @@ class EachApi:
 
     def _describe_share_partitions(self) -> Any:
         of = describe_share_partitions
-        return of.DescribeSharePartitionsRequest("share", [of.RequestTopic("t", [of.RequestPartition(0)])])
+        topics = [of.RequestTopic("t", [of.RequestPartition(0)])]
+        return of.DescribeSharePartitionsRequest("share", topics, with_reasons=True)
 
     def _explain_share_records(self) -> Any:
         of = explain_share_records

@@ -11,8 +11,8 @@ that has a member id (clients that know theirs) must have that of the member.
 The leader keeps the last reason of a record until the record is done: in memory alone, so a new leader does not know
 it. The dead letter has it in a header (`dead_letters`), DescribeSharePartitions shows it.
 
-Bounds: `RECORDS_MAX` records in a request, `REASON_BYTES_MAX` bytes a reason, and those of a share partition
-(`ottla.share.failures`).
+Bounds: `RECORDS_MAX` topics, partitions and records in a request, `REASON_BYTES_MAX` bytes a reason, and those of a
+share partition (`ottla.share.failures`).
 
 Not supported: nothing.
 """
@@ -69,9 +69,10 @@ def handle(node: Core, request: Request) -> Any:
         return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not node.image.level_of(SHARE_VERSION):
         return _refused(ErrorCode.UNSUPPORTED_VERSION)
-    count = sum(len(part.records) for topic in body.topics for part in topic.partitions)
+    parts = [part for topic in body.topics for part in topic.partitions]
+    count = max(len(body.topics), len(parts), sum(len(part.records) for part in parts))
     if not body.group_id or count > RECORDS_MAX:
-        return _refused(ErrorCode.INVALID_REQUEST, f"Name a group, and at most {RECORDS_MAX} records.")
+        return _refused(ErrorCode.INVALID_REQUEST, f"Name a group, and at most {RECORDS_MAX} topics and records.")
     topics: list[ResponseTopic] = []
     for topic in body.topics:
         may_read = node.access.on_topic(request, Operation.READ, topic.name)
