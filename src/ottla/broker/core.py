@@ -268,7 +268,7 @@ class Core:
             if name not in INTERNAL_TOPICS:
                 return Adopted(held({}))
             new = new_internal(self.settings, name)
-            return Adopted(new.overrides, new.partitions)
+            return Adopted(dict(new.overrides), new.partitions)
 
         rack = self.settings["broker.rack"]
         logs = OwnLogs(self.metadata, self.replicas, self.failures.takes_nothing, self.topics.unplaced)
