@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -106,3 +108,16 @@ def test_the_watchdog_ends_with_its_node_and_outlives_the_signals_that_are_meant
     second = watchdog_of(cluster)
     assert cluster.stop_node(1) == 0
     wait_until_gone(second)
+
+
+def test_the_watchdog_of_a_node_that_dies_as_it_stands_still_ends_without_an_error() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    beats, other_end = os.pipe()  # stays open: the watchdog is not yet informed
+    try:
+        command = [sys.executable, "-I", "-S", watchdog_process.__file__, str(ended.pid), "0.01"]
+        watchdog = subprocess.run(command, stdin=beats, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        os.close(beats)
+        os.close(other_end)
+    assert (watchdog.returncode, watchdog.stderr) == (0, "")

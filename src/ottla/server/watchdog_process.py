@@ -33,7 +33,7 @@ SECOND_LOOK_S = 0.2
 def main(process: int, silence_s: float) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for the node, at whose end this one ends
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, ProcessLookupError, FileNotFoundError):  # the process has ended
         while True:
             if not beats(silence_s) and not beats(SECOND_LOOK_S):
                 hang_up(process)
