@@ -71,7 +71,7 @@ def test_a_log_whose_file_is_too_short_for_a_reader_is_checked_at_once(tmp_path:
     asked_for = log.read(1, 1).slice
     assert asked_for is not None
     os.truncate(f"{log.segments[1].path}.log", 10)
-    stage.node.unreadable(asked_for, "a segment is shorter than its index says")
+    stage.node.unreadable(asked_for, OSError("a segment is shorter than its index says"))
     stage.run(1_000)
     (note,) = damage_notes(stage)
     assert note.startswith("t-1 is damaged: ")

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from ottla.log.answers import Damage
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
 from tests.harness.node_stage import NOW, Asked, DiskStage
@@ -229,6 +231,69 @@ def test_a_partition_that_can_not_be_read_is_answered_for_itself() -> None:
     assert stage.values("t1") == [b"v", b"v"]
 
 
+def test_a_place_is_read_again_until_that_works() -> None:
+    stage = Stage("page-cache")
+    stage.produce("t1")
+    stage.disk.trouble = trouble_with("/t1-0/", "read")
+    assert stage.fetch("t1").error_code == STORAGE
+    stage.run(60_000)
+    assert not [note for note in stage.notes if "can be read again" in note]
+    stage.disk.trouble = None
+    stage.run(60_000)
+    assert len([note for note in stage.notes if "t1-0 can be read again" in note]) == 1
+    assert not stage.node.failures.failing()
+
+
+def test_an_index_that_can_not_be_read_is_built_again() -> None:
+    """Nobody has to restart a single node for that, nor to restore a file."""
+    stage = Stage("page-cache", log_segment_bytes="1048576", log_index_interval_bytes="0")
+    for _ in range(6):
+        stage.produce("t1", bytes(400_000))
+    partition = stage.node.replicas.by_name["t1"].partitions[0]
+    index = f"{partition.log.segments[0].path}.index"
+    stage.run(1_000)
+    stage.disk.make_unreadable(index, range(stage.disk.size(index)))
+    partition.log.segments[0].offset_index.unload()
+    partition.log.segments.cursors.clear()
+    assert stage.fetch("t1").error_code == STORAGE
+    stage.run(10_000)
+    assert stage.disk.is_readable(index)
+    assert stage.fetch("t1").error_code == 0
+    assert not stage.node.failures.failing()
+
+
+def offline_of(stage: Stage) -> dict[str, list[int]]:
+    """The offline replicas of each topic, by Metadata."""
+    answer = stage.ask(MetadataRequest(topics=None))
+    return {topic.name: topic.partitions[0].offline_replicas for topic in answer.topics}
+
+
+def test_a_node_without_a_cluster_names_its_logs_that_fail() -> None:
+    stage = Stage("page-cache")
+    for topic in TOPICS:
+        stage.produce(topic)
+    here = [stage.node.node_id]
+    nowhere: dict[str, list[int]] = {topic: [] for topic in TOPICS}
+    assert offline_of(stage) == nowhere
+    stage.disk.trouble = trouble_with("/t1-0/", "read")
+    assert stage.fetch("t1").error_code == STORAGE
+    assert offline_of(stage) == nowhere | {"t1": here}
+    stage.disk.trouble = trouble_with("/t2-0/", "write")
+    assert part_of(stage.produce("t2")).error_code == STORAGE
+    assert offline_of(stage) == nowhere | {"t1": here, "t2": here}
+    stage.disk.trouble = None
+    assert part_of(stage.produce("t2")).error_code == 0
+    stage.run(10_000)
+    assert offline_of(stage) == nowhere
+    damage = Damage("0.log", 0, 0, 1, "a bit is flipped")
+    stage.node.failures.found_damage(stage.node.replicas.by_name["t3"].partitions[0], damage)
+    assert offline_of(stage) == nowhere | {"t3": here}
+    stage.end(clean=True)
+    stage.disk.put(f"{stage.directory}/t0-0/partition.metadata", b"not what it was")
+    stage.start()
+    assert offline_of(stage)["t0"] == here
+
+
 def test_bytes_that_could_not_be_sent_are_an_error_the_next_time() -> None:
     stage = Stage("page-cache")
     for _ in range(3):
@@ -237,7 +302,7 @@ def test_bytes_that_could_not_be_sent_are_an_error_the_next_time() -> None:
     slices = [log.read(offset, 1).slice for offset in range(3)]
     assert slices[1] is not None
     stage.disk.trouble = trouble_with("/t0-0/", "read")
-    stage.node.unreadable(slices[1], "Input/output error")
+    stage.node.unreadable(slices[1], OSError(errno.EIO, "Input/output error"))
     assert stage.fetch("t0").error_code == STORAGE
     stage.disk.trouble = None
     assert stage.fetch("t0").error_code == 0

@@ -19,6 +19,8 @@ def test_what_a_partition_lacks() -> None:
     assert placed(1, (1, 2, 3), (1, 2), 2).lack == "under-replicated"
     assert placed(1, (1, 2, 3), (1,), 2).lack == "under min.insync.replicas"
     assert placed(-1, (1, 2, 3), (), 2).lack == "offline"
+    assert placed(1, (1,), (1,), 1)._replace(offline=(1,)).lack == "log fails"
+    assert placed(1, (1, 2), (1, 2), 1)._replace(offline=(2,)).lack is None
 
 
 def test_what_hinders_a_stop() -> None:

@@ -34,7 +34,7 @@ REMOVED, ELECTIONS, WATCHDOG = (
 )
 LOCKS, STORE, ZOOKEEPER = "server/test_directory.py", "metadata/test_damage.py", "server/test_zookeeper_cluster.py"
 UPGRADE, RECOVERY, NODES = "crash/test_upgrade_cluster.py", "log/test_recovery.py", "cli/test_nodes.py"
-UNDER, GAPS = "log/test_beneath.py", "log/test_gaps.py"
+UNDER, GAPS, UNREADABLE = "log/test_beneath.py", "log/test_gaps.py", "sim/test_unreadable_places.py"
 
 ROWS: dict[str, dict[str, list[str]]] = {
     DURABILITY: {
@@ -155,7 +155,11 @@ ROWS: dict[str, dict[str, list[str]]] = {
             f"{STATES}::test_a_leader_whose_disk_becomes_read_only_is_followed_by_another",
         ],
         "a read: an I/O error in a segment or index": [
-            f"{STORAGE}::test_a_partition_that_can_not_be_read_is_answered_for_itself"
+            f"{STORAGE}::test_a_partition_that_can_not_be_read_is_answered_for_itself",
+            f"{STORAGE}::test_an_index_that_can_not_be_read_is_built_again",
+            f"{UNREADABLE}::test_a_leader_that_can_not_read_a_place_gives_way_and_copies_it_again",
+            f"{UNREADABLE}::test_a_coordinator_that_can_not_read_its_log_gives_way",
+            f"{UNREADABLE}::test_a_follower_that_can_not_read_a_place_leaves_the_in_sync_replicas_and_copies_it",
         ],
         "an fsync of records that are not acknowledged yet": [
             f"{STORAGE}::test_an_fsync_that_fails_is_its_own_partitions_matter",

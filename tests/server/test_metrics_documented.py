@@ -5,6 +5,7 @@ documented and has no scenario fails, and so does one that is exported and not d
 """
 
 import asyncio
+import errno
 import json
 import mmap
 import os
@@ -26,6 +27,7 @@ from ottla.broker.cluster.membership import Joining
 from ottla.broker.cluster.metadata import RowBatch, RowChange, planned
 from ottla.broker.requests import Listening
 from ottla.client import Client
+from ottla.log.files import ReadError
 from ottla.metadata.nodes import NodeState
 from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 from ottla.protocol.errors import ErrorCode as E
@@ -345,6 +347,20 @@ def a_batch_is_damaged(world: World) -> None:
     path.write_bytes(octets)
     stage.run(60_000 + 10_000)
     assert read(stage, "ottla_log_damaged") == 1
+
+
+@shows("ottla_log_unreadable")
+def a_place_can_not_be_read(world: World) -> None:
+    read, stage = world.read, NodeStage(world.directory)
+    stage.create("t")
+    stage.append("t")
+    assert read(stage, "ottla_log_unreadable") == 0
+    partition = stage.node.replicas.by_name["t"].partitions[0]
+    error = ReadError(OSError(errno.EIO, "Input/output error"), f"{partition.log.segments[0].path}.log", 0)
+    stage.node.failures.read_failed(partition, error)
+    assert read(stage, "ottla_log_unreadable") == 1
+    stage.run(6_000)
+    assert read(stage, "ottla_log_unreadable") == 0
 
 
 @shows(GROUPS + "group_count", GROUPS + "offset_count", "kafka_consumergroup_current_offset", LAG)

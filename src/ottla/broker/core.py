@@ -271,7 +271,15 @@ class Core:
             return Adopted(dict(new.overrides), new.partitions)
 
         rack = self.settings["broker.rack"]
-        logs = OwnLogs(self.metadata, self.replicas, self.failures.takes_nothing, self.topics.unplaced)
+        failures = self.failures
+        logs = OwnLogs(
+            self.node_id,
+            self.metadata,
+            self.replicas,
+            failures.takes_nothing,
+            failures.reads.has,
+            self.topics.unplaced,
+        )
         return Membership(
             self.metadata,
             self.members,

@@ -55,7 +55,7 @@ from ottla.broker.upkeep.identity import (
     too_old_for,
 )
 from ottla.log.checkpoints import forget_seen
-from ottla.log.files import FileSlice
+from ottla.log.files import FileSlice, ReadError
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis, Unanswered
 from ottla.metadata.features import FEATURES
@@ -324,7 +324,7 @@ class Node(Core):
 
     # ---- the disk --------------------------------------------------------------------------------------------------
 
-    def unreadable(self, part: FileSlice, why: str) -> None:
+    def unreadable(self, part: FileSlice, error: OSError) -> None:
         """The host could not read this part of an answer that it was already sending.
 
         Later requests for these bytes get an error, for this partition alone, until they can be read. If the file has
@@ -337,7 +337,7 @@ class Node(Core):
                     self.upkeep.scrubs.check_next(partition)
                 else:
                     log.not_read(part)
-                    self.failures.read_failed(partition, why)
+                    self.failures.read_failed(partition, ReadError(error, part.file.path, part.position))
 
     def synced(self, now: Millis, token: int, failures: Mapping[int, str]) -> None:
         """The fsyncs of a Sync effect have ended; see there for `failures`. A log checks only its own files."""

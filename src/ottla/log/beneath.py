@@ -17,6 +17,7 @@ from ottla.log.answers import Damage, IndexFault
 from ottla.log.checkpoints import CheckpointUnreadableError, read_partition_metadata, write_partition_metadata
 from ottla.log.config import LONG_MAX
 from ottla.log.epochs import EpochCache
+from ottla.log.files import ReadError
 from ottla.log.names import INDEX_SUFFIXES, LOG_SUFFIX, UNFINISHED_SUFFIX, is_log, offset_in
 from ottla.log.segment import Segment
 from ottla.log.state import LogState
@@ -84,7 +85,7 @@ def _mend_small_files(log: LogState, note: Note) -> None:
         note(f"{log.durability.epoch_path}: written again, because another process or the disk has changed it.")
     try:
         owner = read_partition_metadata(log.files, log.directory)
-    except CheckpointUnreadableError:
+    except (CheckpointUnreadableError, ReadError):
         owner = None
     if owner != log.topic_id:
         path = write_partition_metadata(log.files, log.directory, log.topic_id)
@@ -102,7 +103,7 @@ def _has_epochs(log: LogState) -> bool:
         found = EpochCache.decode(log.files.read_bytes(path), path).entries
     except FileNotFoundError:
         return not entries
-    except CheckpointUnreadableError:
+    except (CheckpointUnreadableError, ReadError):
         return False
     return log.epochs.dirty or found == entries
 

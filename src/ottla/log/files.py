@@ -33,6 +33,14 @@ DESCRIPTOR_TRIES: Final = 4
 GIVEN_UP_AT_ONCE: Final = 8
 
 
+class ReadError(OSError):
+    """Raised if the disk could not read a file. `position` is where the bytes begin that could not be read."""
+
+    def __init__(self, error: OSError, path: str, position: int) -> None:
+        super().__init__(error.errno, error.strerror, path)
+        self.position = position
+
+
 class File(Protocol):
     """One open file, written only at its end."""
 
@@ -47,7 +55,7 @@ class File(Protocol):
         ...
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes at `position`; fewer only at the end of the file."""
+        """Up to `length` bytes at `position`; fewer only at the end of the file. Raises ReadError."""
         ...
 
     def size(self) -> int:
@@ -140,7 +148,9 @@ class FileSystem(Protocol):
         """(total, usable) bytes of the volume that contains `path`; -1 if unknown."""
         ...
 
-    def read_bytes(self, path: str) -> bytes: ...
+    def read_bytes(self, path: str) -> bytes:
+        """The whole file. Raises FileNotFoundError, ReadError."""
+        ...
 
     def write_atomically(self, path: str, data: bytes, durable: bool = True) -> None:
         """Replace the file at `path` by way of `path` + ".tmp". Not `durable`: without waiting for the disk."""
@@ -196,17 +206,21 @@ class DiskFile:
     def read(self, position: int, length: int) -> bytes:
         fd = self._fd if self._fd >= 0 else self._reopen()
         self._recent = True
-        chunk = os.pread(fd, length, position)
-        if len(chunk) == length or not chunk:
-            return chunk
-        parts = [chunk]
-        got = len(chunk)
-        while got < length:  # the kernel caps one read at 2 GiB, and a signal may cut it
-            chunk = os.pread(fd, length - got, position + got)
-            if not chunk:
-                break
-            parts.append(chunk)
-            got += len(chunk)
+        got = 0
+        try:
+            chunk = os.pread(fd, length, position)
+            if len(chunk) == length or not chunk:
+                return chunk
+            parts = [chunk]
+            got = len(chunk)
+            while got < length:  # the kernel caps one read at 2 GiB, and a signal or a bad sector may cut it
+                chunk = os.pread(fd, length - got, position + got)
+                if not chunk:
+                    break
+                parts.append(chunk)
+                got += len(chunk)
+        except OSError as error:
+            raise ReadError(error, self._path, position + got) from error
         return b"".join(parts)
 
     def size(self) -> int:
@@ -447,7 +461,10 @@ class DiskFiles:
 
     def read_bytes(self, path: str) -> bytes:
         with open(self.descriptor(path, os.O_RDONLY), "rb") as source:
-            return source.read()
+            try:
+                return source.read()
+            except OSError as error:
+                raise ReadError(error, path, 0) from error
 
     def space(self, path: str) -> tuple[int, int]:
         volume = os.statvfs(path)

@@ -22,7 +22,7 @@ from ottla.log.checkpoints import (
     read_cleaned,
 )
 from ottla.log.config import LONG_MAX
-from ottla.log.files import FileSystem
+from ottla.log.files import FileSystem, ReadError
 from ottla.protocol.records.checksum import crc32c
 
 GAPS_FILE: Final = "gaps-below"
@@ -89,7 +89,10 @@ class Gaps:
     @property
     def is_as_written(self) -> bool:
         """Whether the file has what is in memory. Raises OSError."""
-        return self._files.exists(self.path) and self._files.read_bytes(self.path) == self._encoded()
+        try:
+            return self._files.exists(self.path) and self._files.read_bytes(self.path) == self._encoded()
+        except ReadError:
+            return False
 
     def _encoded(self) -> bytes:
         text = str(self.below)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 LOG_SUFFIX: Final = ".log"
-INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
+TRANSACTION_SUFFIX: Final = ".txnindex"
+INDEX_SUFFIXES: Final = (".index", ".timeindex", TRANSACTION_SUFFIX)
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 """The suffix of a file that will be unlinked."""

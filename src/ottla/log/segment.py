@@ -273,6 +273,10 @@ class Segment:
     def truncate(self, offset: int, index_interval_bytes: int) -> int:
         """Drop every batch that ends at or after `offset`; `resume` must follow. Returns the base offset of the first
         dropped one. Indexes that contradict the batches are rebuilt, with entries at this interval."""
+        if offset <= self.base_offset:
+            self._empty()
+            return offset
+        self.offset_index.activate()
         self.size = min(self.size, self.file.size())  # another process may have cut it
         position, header, is_certain = self.seek(offset)
         if not is_certain:
@@ -284,6 +288,15 @@ class Segment:
         if not (is_certain and self.indexes_match()):
             self._rebuild_indexes(index_interval_bytes)
         return offset
+
+    def _empty(self) -> None:
+        """Drop every batch. Nothing is read, because the disk may not be able to. Raises OSError."""
+        self.file.truncate(0)
+        self.size = self.inherited = 0
+        self.txn_index.clear()
+        self.offset_index.clear()
+        self.time_index.clear()
+        self.offset_index.activate()
 
     def truncate_at(self, position: int, offset: int) -> bool:
         """Cut the file at `position`, where the batch at `offset` begins, and the indexes from `offset` on. Returns

@@ -67,7 +67,6 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
         removal.drop_segments(log, [segment for segment in reversed(log.segments) if segment.base_offset > offset], now)
         active = log.segments[-1]
         if active.file.is_in_place():
-            active.offset_index.activate()
             offset = active.truncate(offset, log.config.index_interval_bytes)
             active.resume()
         else:

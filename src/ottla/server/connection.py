@@ -82,7 +82,7 @@ class NodePort(Protocol):
 
     def stood_still(self, now: Millis, took_ms: int, api_key: int, channel: Channel) -> None: ...
 
-    def unreadable(self, part: FileSlice, why: str) -> None: ...
+    def unreadable(self, part: FileSlice, error: OSError) -> None: ...
 
     def logged_in(self, identity: Identity, mechanism: str, user: str = "", why: str | None = None) -> None: ...
 
@@ -534,7 +534,7 @@ class Connection(asyncio.BufferedProtocol):
         except SliceUnreadableError as unreadable:
             # The head of the answer has left, or covers other partitions too. The client asks again, and gets the error
             # then.
-            self._node.unreadable(unreadable.part, str(unreadable))
+            self._node.unreadable(unreadable.part, unreadable)
             self.close(f"the answer could not be read: {unreadable}")
         except OSError as error:
             self.close(f"the answer could not be sent: {error}")

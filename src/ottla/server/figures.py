@@ -89,6 +89,7 @@ class Figures:
     offline: frozenset[TopicIdPartition]
     """Partitions that this node leads and cannot write to."""
     damaged: int
+    unreadable: int
     groups: dict[tuple[str, str], int]
     transactions: dict[str, int]
     oldest_open_ms: int
@@ -123,6 +124,7 @@ async def take(node: Node, now: Millis) -> Figures:
         },
         offline=offline,
         damaged=len(node.failures.damaged),
+        unreadable=len(node.failures.reads.all()),
         groups=dict(Counter(state for shard in groups for state in shard.states())),
         transactions=dict(Counter(state for state, _ in standings)),
         oldest_open_ms=max(0, wall_ms - min(begun, default=wall_ms)),

@@ -120,6 +120,8 @@ def write_replicas(page: Page, figures: Figures) -> None:
     offline = sum(each.offline for each in here)
     page.one(replicas + "offlinereplicacount", "gauge", "Replicas on this node whose log takes no records.", offline)
     page.one("ottla_log_damaged", "gauge", "Partitions with a damaged batch on this node.", figures.damaged)
+    text = "Partitions on this node with a place that the disk can't read."
+    page.one("ottla_log_unreadable", "gauge", text, figures.unreadable)
     behind = sum(each.under_replicated for each in here)
     text = "Partitions led by this node with replicas that are not in sync."
     page.one(replicas + "underreplicatedpartitions", "gauge", text, behind)

@@ -171,6 +171,7 @@ def read_one(node: Core, fetch: Fetch, asked: FetchPartition, left: int, first: 
         if fetch.is_held_back and _is_throttled(node, fetch, partition):
             room, first, answer.is_held_back = 0, False, True
         result = log.read(asked.fetch_offset, room if room > 0 else 0, fetch.isolation, first)
+        is_damaged = fetch.replica_id >= 0 and _is_damaged(node, fetch, asked, partition, result.slice)
     except OffsetOutOfRangeError:
         answer.error = ErrorCode.OFFSET_OUT_OF_RANGE
         return answer
@@ -178,7 +179,7 @@ def read_one(node: Core, fetch: Fetch, asked: FetchPartition, left: int, first: 
         node.failures.read_failed(partition, failed)
         answer.error = getattr(failed, "error_code", ErrorCode.KAFKA_STORAGE_ERROR)
         return answer
-    if fetch.replica_id >= 0 and result.slice is not None and _is_damaged(node, fetch, asked, partition, result.slice):
+    if is_damaged:
         answer.error = ErrorCode.CORRUPT_MESSAGE
         return answer
     answer.partition = partition
@@ -194,9 +195,13 @@ def read_one(node: Core, fetch: Fetch, asked: FetchPartition, left: int, first: 
     return answer
 
 
-def _is_damaged(node: Core, fetch: Fetch, asked: FetchPartition, partition: Partition, batches: FileSlice) -> bool:
+def _is_damaged(
+    node: Core, fetch: Fetch, asked: FetchPartition, partition: Partition, batches: FileSlice | None
+) -> bool:
     """Whether the first batch for a follower is damaged. Checked only if the follower requests it again: followers
-    check the batches that they get, and refuse damage without an error."""
+    check the batches that they get, and refuse damage without an error. Raises OSError."""
+    if batches is None:
+        return False
     offset = asked.fetch_offset
     if partition.sent_to.get(fetch.replica_id) != offset:
         partition.sent_to[fetch.replica_id] = offset

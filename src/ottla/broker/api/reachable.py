@@ -1,6 +1,7 @@
 """Finds which nodes of a partition clients can reach, for Metadata and DescribeTopicPartitions.
 
-A replica is offline if its node can't be reached, or reports that the log is offline.
+A replica is offline if its node can't be reached, or reports that the log is offline. A node without a cluster reports
+its own logs that fail.
 
 Source: KRaftMetadataCache.scala (getAliveEndpoint, getOfflineReplicas).
 """
@@ -37,7 +38,7 @@ class Reachable:
         self._reached = node.members.reached(address)
         self._peers = node.peers
         self._now = now
-        self._failed: Mapping[TopicIdPartition, frozenset[int]] = {} if self._serving is None else _failed(node)
+        self._failed = _failed_here(node) if self._serving is None else _failed(node)
 
     def of(self, placed: PartitionRecord, place: TopicIdPartition) -> Reach:
         """LEADER_NOT_AVAILABLE if there is no leader, or it does not serve, or it was lost a moment ago.
@@ -46,9 +47,9 @@ class Reachable:
         LISTENER_NOT_FOUND if the leader serves, but not on the client's listener.
         """
         leader, reached = placed.leader, self._reached
-        if self._serving is None:
-            return Reach(ErrorCode.NONE, leader, [])
         failed = self._failed.get(place, frozenset())
+        if self._serving is None:
+            return Reach(ErrorCode.NONE, leader, [node_id for node_id in placed.replicas if node_id in failed])
         offline = [node_id for node_id in placed.replicas if node_id not in reached or node_id in failed]
         if leader == NOBODY or self.has_lost(leader):
             return Reach(ErrorCode.LEADER_NOT_AVAILABLE, NOBODY, offline)
@@ -59,7 +60,9 @@ class Reachable:
     @property
     def is_passing(self) -> bool:
         """Whether some answers will soon be different although no row of the cluster changes."""
-        return self._serving is not None and any(self._peers.doubts(self._now, each) for each in self._serving)
+        if self._serving is None:
+            return bool(self._failed)
+        return any(self._peers.doubts(self._now, each) for each in self._serving)
 
     def has_lost(self, leader: int) -> bool:
         """Whether this leader does not serve, or its connection broke a moment ago: another will lead soon."""
@@ -67,6 +70,15 @@ class Reachable:
         if serving is None or leader == NOBODY:
             return False
         return leader not in serving or self._peers.doubts(self._now, leader)
+
+
+def _failed_here(node: Core) -> Mapping[TopicIdPartition, frozenset[int]]:
+    """The same on a node without a cluster, which has no row."""
+    here = frozenset({node.node_id})
+    return {
+        (partition.log.topic_id, partition.index): here
+        for partition in (*node.failures.failing(), *node.topics.unopened())
+    }
 
 
 def _failed(node: Core) -> Mapping[TopicIdPartition, frozenset[int]]:

@@ -77,6 +77,10 @@ class OwnLogs(Protocol):
         """The logs of these partitions may lack acknowledged records too, as an earlier incarnation has found."""
         ...
 
+    def some_can_not_be_read(self) -> bool:
+        """Whether some log has a place that can't be read: whether it is offline depends on the other replicas."""
+        ...
+
     def log_ends(self) -> dict[TopicIdPartition, tuple[int, LogEnd]]:
         """The ends of the logs here whose partitions have no eligible leader, with their leader epoch.
 
@@ -276,6 +280,8 @@ class Membership:
         if record is None:
             return False
         if record.log_ends or record.refusing or record.incomplete or record.found:
+            return True
+        if self._logs.some_can_not_be_read():
             return True
         named = [topics[name] for name in delta.names(TOPICS) if name in topics]
         return any(awaits_logs(placed) for topic in named for placed in topic.partitions)

@@ -685,6 +685,7 @@ class ShardHost:
             # Not opened again at once, as that would fail again at once: the next request tries.
             self._environment.notes(f"{hosted.partition.name} can't be read, its coordinator is not available: {error}")
             self._give_up(hosted)
+            hosted.partition.read_failed(error)
         except Exception as error:
             self._damaged[hosted.index] = hosted.partition
             self._give_up(hosted)

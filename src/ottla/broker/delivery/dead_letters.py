@@ -49,7 +49,7 @@ from ottla.log.answers import (
     OffsetOutOfRangeError,
     StorageError,
 )
-from ottla.log.files import FileSlice
+from ottla.log.files import FileSlice, ReadError
 from ottla.machine import Millis, Ticket, WallClock, WallMillis
 from ottla.metadata.store import StoreError
 from ottla.metadata.topic_names import fault_of
@@ -288,6 +288,8 @@ class DeadLetters:
                 queue.ranges.appendleft(part)
                 return  # `Making` resumes it
             except (TopicUnusableError, AppendRefusedError, StorageError, OSError) as failed:
+                if isinstance(failed, ReadError):
+                    part.hosted.partition.read_failed(failed)
                 self.failures += part.end - part.first
                 queue.ranges.appendleft(part)
                 self._wait(now, group_id, queue, str(failed))

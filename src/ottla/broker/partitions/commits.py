@@ -34,6 +34,8 @@ class Care(Protocol):
 
     def found_damage(self, partition: Partition, damage: Damage) -> None: ...
 
+    def read_failed(self, partition: Partition, why: OSError) -> None: ...
+
     def sync_worked(self, partition: Partition) -> None: ...
 
 
@@ -91,6 +93,10 @@ class GroupCommit:
     def found_damage(self, partition: Partition, damage: Damage) -> None:
         """A batch in this log is damaged."""
         self._care.found_damage(partition, damage)
+
+    def read_failed(self, partition: Partition, why: OSError) -> None:
+        """A read of this log failed."""
+        self._care.read_failed(partition, why)
 
     def look_soon(self, now: Millis, partition: Partition) -> None:
         """An append, or another event, may have brought the log's next deadline nearer. A log without any segment was

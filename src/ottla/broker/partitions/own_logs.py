@@ -12,35 +12,55 @@ from ottla.broker.cluster.elections import awaits_logs
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
-from ottla.metadata.nodes import NO_LOG, FoundTopic, LogEnd, TopicIdPartition
+from ottla.metadata.nodes import NO_LOG, FoundTopic, LogEnd, NodeState, TopicIdPartition
 from ottla.replica.copy_status import Event
 
 
 class OwnLogs:
     """The replicas of one node; a `membership.OwnLogs`. `takes_nothing`: whether writes to a replica's log fail;
-    `found`: see there."""
+    `can_not_be_read`: whether reads of some place in it do. `found`: see there."""
 
     def __init__(
         self,
+        node_id: int,
         metadata: Metadata,
         replicas: Replicas,
         takes_nothing: Callable[[Partition], bool],
+        can_not_be_read: Callable[[Partition], bool],
         found: Callable[[], tuple[FoundTopic, ...]],
     ) -> None:
         self.found = found
+        self._node_id = node_id
         self._metadata = metadata
         self._replicas = replicas
         self._takes_nothing = takes_nothing
+        self._can_not_be_read = can_not_be_read
 
     def offline(self) -> tuple[TopicIdPartition, ...]:
         """See `membership.OwnLogs`."""
-        return tuple(
-            sorted(
-                place
-                for place, partition in self._replicated()
-                if partition.log.failed is not None or self._takes_nothing(partition)
-            )
+        return tuple(sorted(place for place, partition in self._replicated() if self._is_offline(partition)))
+
+    def _is_offline(self, partition: Partition) -> bool:
+        """Whether other nodes should lead and acks=all should not wait for this replica. One that takes writes, and of
+        which a part can't be read, is better than none."""
+        if partition.log.failed is not None or self._takes_nothing(partition):
+            return True
+        return self._can_not_be_read(partition) and self._is_in_sync_elsewhere(partition)
+
+    def _is_in_sync_elsewhere(self, partition: Partition) -> bool:
+        """Whether another replica is in sync. It may have reported that it is offline too: then the leader stays."""
+        image, place = self._metadata.image, (partition.log.topic_id, partition.index)
+        placed = image.partition(partition.topic_name, partition.index)
+        others = () if placed is None else [str(node_id) for node_id in placed.isr if node_id != self._node_id]
+        return any(
+            row.state is NodeState.ACTIVE and not (partition.leads and place in row.offline)
+            for name in others
+            if (row := image.nodes.get(name)) is not None
         )
+
+    def some_can_not_be_read(self) -> bool:
+        """See `membership.OwnLogs`."""
+        return any(self._can_not_be_read(partition) for _, partition in self._replicated())
 
     def incomplete(self) -> tuple[TopicIdPartition, ...]:
         """See `membership.OwnLogs`."""

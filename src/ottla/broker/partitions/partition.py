@@ -54,6 +54,10 @@ class Commits(Protocol):
         """A batch in this log is damaged: another replica shall lead."""
         ...
 
+    def read_failed(self, partition: Partition, why: OSError) -> None:
+        """A read of this log failed."""
+        ...
+
     def look_soon(self, now: Millis, partition: Partition) -> None:
         """Have housekeeping check this partition soon."""
         ...
@@ -189,6 +193,10 @@ class Partition:
     def found_damage(self, damage: Damage) -> None:
         """A reader of the log has met a damaged batch."""
         self._commits.found_damage(self, damage)
+
+    def read_failed(self, error: OSError) -> None:
+        """A read of the log has failed."""
+        self._commits.read_failed(self, error)
 
     # ---- transactions ----------------------------------------------------------------------------------------------
 

@@ -69,6 +69,10 @@ class Unopened:
         self._retry.set(now + RETRY_MS)
         self._environment.warn(f"{partition.name} is offline; will retry: {why}. {advice}")
 
+    def all(self) -> list[Partition]:
+        """The offline partitions."""
+        return list(self._partitions)
+
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
         if self._partitions.pop(partition, None) is not None:

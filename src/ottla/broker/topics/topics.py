@@ -152,6 +152,10 @@ class Topics:
         """See `Placement.place`."""
         return self._placement.place(now, time_slice)
 
+    def unopened(self) -> list[Partition]:
+        """The partitions whose logs could not be opened."""
+        return self._placement.unopened.all()
+
     def unplaced(self) -> tuple[FoundTopic, ...]:
         """See `Placement.unplaced`."""
         return self._placement.unplaced()

@@ -8,13 +8,14 @@ Source: Kafka's LogCleaner.java and LogCleanerManager.java.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.environment import Environment
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import Timed, Timer
+from ottla.log.files import ReadError
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
 
@@ -24,9 +25,17 @@ SLICE_PAUSE_MS: Final = 5
 
 
 class Compactions:
-    """The compactions of one node's logs. `partitions`: those that are open."""
+    """The compactions of one node's logs. `partitions`: those that are open. `read_failed` is called with a log that
+    could not be read."""
 
-    def __init__(self, environment: Environment, metadata: Metadata, partitions: Iterable[Partition]) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        metadata: Metadata,
+        partitions: Iterable[Partition],
+        read_failed: Callable[[Partition, OSError], None],
+    ) -> None:
+        self._read_failed = read_failed
         self._metadata = metadata
         self._settings = environment.settings
         self._outbox = environment.outbox
@@ -91,6 +100,8 @@ class Compactions:
             return
         except OSError as error:
             self._give_up(error.strerror or str(error))
+            if isinstance(error, ReadError):
+                self._read_failed(partition, error)
             return
         except Exception as error:
             self._end()
@@ -160,6 +171,8 @@ class Compactions:
             return partition.log.cleanable_ratio(now)
         except OSError as error:
             self._notes(f"{partition.name} can't be compacted now: {error}")
+            if isinstance(error, ReadError):
+                self._read_failed(partition, error)
         except Exception as error:
             self._uncleanable.add(partition)
             self._fault(f"compaction of {partition.name} failed and ends until the node starts again", error)

@@ -1,7 +1,8 @@
 """Tracks the failures of partitions: failed writes, reads and fsyncs, logged once until they work again.
 
 A failed write is retried by the next append, a read by the next fetch. A log whose fsync failed is cut back to what is
-known to be on disk, or stays closed.
+known to be on disk, or stays closed. A place in a segment that can't be read is read again until it can be
+(failed_reads.py).
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Final
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.schedule import KeyedTimers, Schedule, Timed, Timer
 from ottla.broker.upkeep.damage_marks import DamageMarks
+from ottla.broker.upkeep.failed_reads import FailedReads
 from ottla.broker.upkeep.written import WrittenPartitions
 from ottla.log import beneath
 from ottla.log.answers import Damage, DamagedLogError
+from ottla.log.files import FileSystem
 from ottla.machine import Millis
 from ottla.protocol.errors import ErrorCode
 from ottla.replica.copy_status import Event
@@ -43,6 +46,7 @@ class Failures:
         schedule: Schedule,
         marks: DamageMarks,
         written: WrittenPartitions,
+        files: FileSystem,
     ) -> None:
         self._written = written
         self.marks = marks
@@ -58,13 +62,23 @@ class Failures:
         """Damage found in logs: other replicas should lead these partitions."""
         self.has_news = False
         """Whether something has failed or recovered since the last check."""
+        self.reads = FailedReads(files, schedule, partitions, notes, self._has_changed, self.found_damage)
+
+    def _has_changed(self) -> None:
+        self.has_news = True
 
     def takes_nothing(self, partition: Partition) -> bool:
         """Whether the last write to this log failed, or none is tried any more."""
         return self._wrong.get(partition) in (WRITE, SHUT)
 
+    def failing(self) -> set[Partition]:
+        """The partitions whose logs take no records, or have a place that is damaged or can't be read."""
+        closed = {partition for partition, what in self._wrong.items() if what in (WRITE, SHUT)}
+        return closed | self.damaged.keys() | set(self.reads.all())
+
     def found_damage(self, partition: Partition, damage: Damage) -> None:
         """A batch that is stored in this log is damaged."""
+        self.reads.forget(partition)
         known = self.damaged.setdefault(partition, [])
         if damage not in known:
             known.append(damage)
@@ -84,6 +98,7 @@ class Failures:
         if partition.log.failed is None:
             self._works_again(partition, SHUT, "takes writes again")
         self.damaged.pop(partition, None)
+        self.reads.forget(partition)
         self.marks.clear(partition.log, partition.index)
         if not partition.log.segments:
             self._written.forget(partition)
@@ -109,12 +124,14 @@ class Failures:
                 if damage is not None:
                     self.found_damage(partition, damage)
 
-    def read_failed(self, partition: Partition, why: Exception | str) -> None:
+    def read_failed(self, partition: Partition, why: OSError) -> None:
         """A read of this log failed: the log stays unchanged, and other partitions are not affected."""
         if isinstance(why, DamagedLogError) and why.damage is not None:
             self.found_damage(partition, why.damage)
             return
-        is_new = self._note(partition, READ, f"could not be read, every fetch tries again: {why}")
+        is_new = not self.reads.has(partition)
+        if partition.copy.damaged_from is not None or not self.reads.failed(partition, why):
+            is_new = self._note(partition, READ, f"could not be read, every fetch tries again: {why}")
         self._check_files(partition, is_new)
 
     def sync_failed(self, now: Millis, partition: Partition, why: str) -> None:
@@ -148,12 +165,14 @@ class Failures:
         self._written.forget(partition)
         self._wrong.pop(partition, None)
         self.damaged.pop(partition, None)
+        self.reads.forget(partition)
         self._failed_writes.pop(partition, None)
         if key is not None:
             self._recoveries.cancel(key)
 
     def leader_changed(self, partition: Partition) -> None:
         """Whether this node leads the partition may be different: only a follower may have nothing to write."""
+        self.reads.leader_changed(partition)
         key, failed_at = self._partitions.get(partition), self._failed_writes.get(partition)
         if key is None or failed_at is None or partition.leads:
             if key is not None:

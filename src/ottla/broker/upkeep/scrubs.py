@@ -1,8 +1,7 @@
 """Scrubs the logs of a node, one at a time, in small slices between requests, at a bounded rate.
 
 Every pass first compares the files of all logs with what is open (`ottla.log.beneath`), and then reads all segments
-(`ottla.log.checking`). The next pass begins a set time after the last one began, or when that one ends. Damage is
-reported to `found`.
+(`ottla.log.checking`). The next pass begins a set time after the last one began, or when that one ends.
 """
 
 from __future__ import annotations
@@ -29,18 +28,21 @@ Check = Callable[[Partition, Millis], Slices]
 
 
 class Scrubs:
-    """The scrubbing of one node's logs. `partitions`: those that are open."""
+    """The scrubbing of one node's logs. `partitions`: those that are open. `found` is called with damage, `failed` with
+    a log that could not be read."""
 
     def __init__(
         self,
         environment: Environment,
         partitions: Iterable[Partition],
         found: Callable[[Partition, Damage], None],
+        failed: Callable[[Partition, OSError], None],
     ) -> None:
         self._settings = environment.settings
         self._notes = environment.notes
         self._partitions = partitions
         self._found = found
+        self._failed = failed
         self._left: deque[tuple[Partition, Check]] = deque()
         self._under_way: tuple[Partition, Slices] | None = None
         self._pass_at: Millis = 0
@@ -121,6 +123,7 @@ class Scrubs:
         except OSError as error:
             self._under_way = None
             self._notes(f"{partition.name} could not be scrubbed: {error}")
+            self._failed(partition, error)
             return 0
         if isinstance(found, Damage):
             self._found(partition, found)

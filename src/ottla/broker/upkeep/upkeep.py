@@ -24,6 +24,7 @@ from ottla.broker.upkeep.failures import Failures
 from ottla.broker.upkeep.scrubs import Scrubs
 from ottla.broker.upkeep.written import WrittenPartitions
 from ottla.log.answers import StorageError
+from ottla.log.files import ReadError
 from ottla.log.left import Left
 from ottla.log.syncing import Syncable
 from ottla.machine import Millis
@@ -62,9 +63,9 @@ class Upkeep:
         )
         marks = DamageMarks(files, environment.directory, environment.notes)
         self.written = WrittenPartitions(files, environment.directory, environment.notes)
-        self.failures = Failures(environment.notes, taken_back, self.partitions, schedule, marks, self.written)
-        self.compactions = Compactions(environment, metadata, self.partitions)
-        self.scrubs = Scrubs(environment, self.partitions, self.failures.found_damage)
+        self.failures = Failures(environment.notes, taken_back, self.partitions, schedule, marks, self.written, files)
+        self.compactions = Compactions(environment, metadata, self.partitions, self.failures.read_failed)
+        self.scrubs = Scrubs(environment, self.partitions, self.failures.found_damage, self.failures.read_failed)
         by_fsync = settings["ottla.durability"] == "fsync"
         self.commits = GroupCommit(outbox, schedule, self.failures, look, self.written, by_fsync=by_fsync, files=files)
         self._files = files
@@ -199,7 +200,10 @@ class Upkeep:
                 self._flush(now, partition)
         except OSError as error:
             self._busy.discard(partition)
-            self.failures.storage_failed(now, partition, str(error))
+            if isinstance(error, ReadError):
+                self.failures.read_failed(partition, error)
+            else:
+                self.failures.storage_failed(now, partition, str(error))
             self._schedule(now, partition, now + AGAIN_MS)
             return
         except Exception as error:

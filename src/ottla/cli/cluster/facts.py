@@ -40,12 +40,14 @@ class Placed(NamedTuple):
     @property
     def lack(self) -> str | None:
         """Its problem: "offline" without a leader, "under min.insync.replicas" if acks=all is rejected,
-        "under-replicated"."""
+        "under-replicated", or "log fails" if its leader can't use its log and no other replica exists."""
         if self.leader < 0:
             return "offline"
         if len(self.isr) < self.min_isr:
             return "under min.insync.replicas"
-        return "under-replicated" if len(self.isr) < len(self.replicas) else None
+        if len(self.isr) < len(self.replicas):
+            return "under-replicated"
+        return "log fails" if self.leader in self.offline else None
 
     def after_stop_of(self, node_id: int) -> str | None:
         """The effect of stopping this node: the partition would go offline, or would reject acks=all, and does not now.

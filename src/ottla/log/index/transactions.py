@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import ClassVar, Final, NamedTuple
 
-from ottla.log.files import File, FileSystem
+from ottla.log.files import File, FileSystem, ReadError
 from ottla.log.index.file import IndexFile
 from ottla.protocol.records.checksum import crc32c
 
@@ -97,6 +97,8 @@ class TransactionIndex(IndexFile):
             found = self._files.read_bytes(self._path)
         except FileNotFoundError:
             found = b""
+        except ReadError:
+            return False
         return self.is_in_place and found == self._octets[: self.written_bytes]
 
     def write_again(self) -> None:
@@ -114,6 +116,15 @@ class TransactionIndex(IndexFile):
     @property
     def _octets(self) -> bytes:
         return b"".join(TRANSACTION_ENTRY.pack(VERSION, *entry) for entry in self.aborted())
+
+    def clear(self) -> None:
+        """Drop all entries, whatever the file has. Raises OSError."""
+        self._aborted, self._summary = [], None
+        if self._files.exists(self._path):
+            super().clear()
+        else:
+            self._pending.clear()
+            self.entries = 0
 
     def truncate_to(self, offset: int) -> None:
         """Drop transactions whose marker is at or after `offset`. Raises OSError."""

@@ -12,6 +12,7 @@ found after a power cut. The model is as unkind as POSIX allows:
   long as the machine runs, but no later sync brings them to the platter; only writing them again does. A failed sync of
   a directory leaves its names volatile, until a later sync.
 - The death of the process alone loses nothing (`Disk.kill`).
+- `Disk.make_unreadable` makes reads of a part of a file fail, until the part is cut off or the disk is repaired.
 
 `trouble` is called before every operation and may make it fail; a failed write leaves half of its bytes.
 
@@ -27,6 +28,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from ottla.log.files import ReadError
+
 SYNC_FAILED = "simulated EIO from fsync"
 
 Serial: TypeAlias = int
@@ -40,9 +43,12 @@ class Inode:
     """A file's bytes. `content` is what a read sees; `kept` is what is certainly on the platter. `volatile` has the
     operations in between, oldest first: (position, bytes) for a write, (size, None) for a truncation. `settled` counts
     operations that have left `volatile` in this inode's life. `forsaken`: a failed sync has left some of them off the
-    platter."""
+    platter. `unreadable`: the positions that can't be read."""
 
-    __slots__ = ("content", "forsaken", "handle", "kept", "name", "parent", "serial", "settled", "volatile")
+    __slots__ = (
+        *("content", "forsaken", "handle", "kept", "name"),
+        *("parent", "serial", "settled", "unreadable", "volatile"),
+    )
 
     def __init__(self, serial: Serial, parent: "Directory", name: str) -> None:
         self.serial = serial
@@ -53,7 +59,15 @@ class Inode:
         self.volatile: list[tuple[int, bytes | None]] = []
         self.settled = 0
         self.forsaken = False
+        self.unreadable = range(0)
         self.handle: SimFile | None = None
+
+    def read(self, positions: range) -> bytes:
+        """The bytes at these positions. Raises ReadError."""
+        first = max(positions.start, self.unreadable.start)
+        if first < min(positions.stop, self.unreadable.stop, len(self.content)):
+            raise ReadError(OSError(errno.EIO, "Input/output error"), path_of(self), first)
+        return bytes(self.content[positions.start : positions.stop])
 
     def settle(self, up_to: int) -> None:
         """All operations numbered below `up_to` reach the platter."""
@@ -185,9 +199,8 @@ class SimFile:
 
     def read(self, position: int, length: int) -> bytes:
         inode = self._use()
-        self._disk.meet("read", inode)
-        content = inode.content
-        return bytes(content[position : position + length])
+        self._disk.meet_read(inode, position)
+        return inode.read(range(position, position + length))
 
     def size(self) -> int:
         return len(self._use().content)
@@ -200,6 +213,7 @@ class SimFile:
         if size < len(inode.content):
             self._disk.used -= len(inode.content) - size
             del inode.content[size:]
+            inode.unreadable = inode.unreadable[: max(size - inode.unreadable.start, 0)]
             inode.volatile.append((size, None))
             self._disk.dirty[inode.serial] = inode
 
@@ -212,6 +226,7 @@ class SimFile:
         inode = self._use()
         self._disk.meet("write", inode)
         self._disk.burn()
+        inode.read(range(position, len(inode.content)))
         if position < len(inode.content):
             inode.volatile.append((position, bytes(inode.content[position:])))
             self._disk.dirty[inode.serial] = inode
@@ -413,8 +428,8 @@ class Disk:
 
     def read_bytes(self, path: str) -> bytes:
         inode = self._file(path)
-        self.meet("read", inode)
-        return bytes(inode.content)
+        self.meet_read(inode, 0)
+        return inode.read(range(len(inode.content)))
 
     def write_atomically(self, path: str, data: bytes, durable: bool = True) -> None:
         temporary = path + ".tmp"
@@ -445,6 +460,13 @@ class Disk:
         """Let `trouble` fail this operation."""
         if self.trouble is not None:
             self.trouble(operation, where if isinstance(where, str) else path_of(where))
+
+    def meet_read(self, inode: Inode, position: int) -> None:
+        """Let `trouble` fail this read."""
+        try:
+            self.meet("read", inode)
+        except OSError as error:
+            raise ReadError(error, path_of(inode), position) from error
 
     def room(self, wanted: int) -> int:
         """Return how many of these bytes still fit."""
@@ -543,6 +565,21 @@ class Disk:
         self.used += len(content) - len(inode.content)
         inode.content, inode.kept = bytearray(content), bytearray(content)
         inode.serial = self._next_serial()
+
+    def make_unreadable(self, path: str, positions: range) -> None:
+        """Let reads of these positions of a file fail with EIO from now on, also for later processes: until they are
+        cut off, or the file is replaced, or `repair`."""
+        self._file(path).unreadable = positions
+
+    def is_readable(self, path: str) -> bool:
+        """Whether all of this file can be read."""
+        inode = self._file(path)
+        return inode.unreadable.start >= min(inode.unreadable.stop, len(inode.content))
+
+    def repair(self) -> None:
+        """Every file can be read again."""
+        for inode in self._inodes(self._root):
+            inode.unreadable = range(0)
 
     def drop_empty_directories(self, directory: Directory | None = None) -> None:
         """Remove directories without any file below them."""

@@ -8,6 +8,7 @@ step, then starts it again.
 It handles connections from clients and those that the node opens itself, but does not read frames.
 """
 
+import errno
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,7 @@ from ottla.broker.effects import (
     Unread,
 )
 from ottla.broker.requests import RequestRefusedError
-from ottla.log.files import FileSlice
+from ottla.log.files import FileSlice, ReadError
 from ottla.machine import Millis, Ticket, Unanswered
 from ottla.metadata.store import StoreError
 from ottla.protocol.framing import FrameSplitter
@@ -102,7 +103,7 @@ class NodeUnderTest(Protocol):
 
     def not_stored(self, path: str) -> None: ...
 
-    def unreadable(self, part: FileSlice, why: str) -> None: ...
+    def unreadable(self, part: FileSlice, error: OSError) -> None: ...
 
 
 class NodeSide:
@@ -127,14 +128,19 @@ class NodeSide:
         self.channel = Channel(Identity(address))
         self.muted_until_us: Micros = 0
 
-    def send(self, leaving: Sequence[Owed]) -> FileSlice | None:
-        """Send these answers. Returns a slice that its file is too short for; then the answer is not sent."""
+    def send(self, leaving: Sequence[Owed]) -> tuple[FileSlice, OSError] | None:
+        """Send these answers. Returns a slice that can't be read, or that its file is too short for; then the answer is
+        not sent."""
         for owed in leaving:
             read: list[bytes] = []
             for part in owed.parts or ():
-                read.append(part.read() if isinstance(part, FileSlice) else bytes(part))
+                try:
+                    read.append(part.read() if isinstance(part, FileSlice) else bytes(part))
+                except ReadError as error:
+                    assert isinstance(part, FileSlice)
+                    return part, error
                 if isinstance(part, FileSlice) and len(read[-1]) < part.length:
-                    return part
+                    return part, OSError(errno.ENODATA, "the file is too short")
             octets = b"".join(read)
             if octets:
                 self.connection.to_client.write(octets)
@@ -231,10 +237,11 @@ class Life:
         self._send(side, side.channel.served(frame[1], answer))
 
     def _send(self, side: NodeSide, leaving: Sequence[Owed]) -> None:
-        short = side.send(leaving)
-        if short is not None:
-            self.world.trace.add(self.host.name, f"closes {side.connection.identity}: a segment is too short")
-            self.node.unreadable(short, "it is too short")
+        unsent = side.send(leaving)
+        if unsent is not None:
+            part, error = unsent
+            self.world.trace.add(self.host.name, f"closes {side.connection.identity}: {error.strerror}")
+            self.node.unreadable(part, error)
             self._let_go(side)
 
     def connect(self, endpoint: Endpoint, end: End) -> Connection | None:

@@ -73,6 +73,18 @@ class Spoiler:
             kinds += [self._restore_file, self._restore_directory] * self._in_parts
         return self._rng.choice(kinds)()
 
+    def make_unreadable(self) -> str:
+        """Let some place in a segment or an index not be read any more, until it is cut off."""
+        kinds = (".log", ".log", "index")
+        chosen = [path for path in self._files() if path.endswith(self._rng.choice(kinds)) and self._disk.size(path)]
+        if not chosen:
+            return "has nothing that could not be read"
+        path = self._rng.choice(chosen)
+        size = self._disk.size(path)
+        first = self._rng.randrange(size)
+        self._disk.make_unreadable(path, range(first, first + self._rng.choice((1, size))))
+        return f"can't read {path} from position {first} on"
+
     def _files(self) -> list[str]:
         return [path for path in self._disk.files() if path.startswith(f"{self._directory}/")]
 

@@ -36,6 +36,7 @@ from typing import NamedTuple
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
 from ottla.log.answers import DamagedLogError, Isolation
+from ottla.log.files import ReadError
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.topics import PartitionRecord
 from ottla.sim.clients.batches import CorruptError, ReadBatch, decode_batches
@@ -223,7 +224,8 @@ class ReplicaChecker:
         while at < log.log_end_offset:
             try:
                 found = log.read(at, READ_BYTES, Isolation.LOG_END)
-            except DamagedLogError:
+                octets = b"" if found.slice is None else found.slice.read()
+            except (DamagedLogError, ReadError):
                 if node_id not in self.liars:
                     raise
                 copy.partition, copy.batches, copy.end = None, before, at
@@ -233,7 +235,7 @@ class ReplicaChecker:
                 copy.partition, copy.batches, copy.end = None, before, at
                 return
             assert found.slice is not None, (partition.name, at, log.log_end_offset)
-            batches = self._decoded(node_id, index, at, found.slice.read(), may_have_gaps)
+            batches = self._decoded(node_id, index, at, octets, may_have_gaps)
             if not batches:
                 assert node_id in self.liars
                 copy.partition, copy.batches, copy.end = None, before, at

@@ -4,7 +4,8 @@ In addition to the faults of `cluster_run`, the disks of one node of three, or u
 files flip, files are cut or lost, directories are lost, or the data directory is replaced by a copy, also by one that
 was made while the node ran. A copy may also be started on another machine, while the first process stands still. Once
 in a run, all nodes may be killed and find an earlier metadata store when they start again. In a quarter of the runs it
-is one from before the first topic. Seeds from RUNNING_TOO on also change files while their node has them open.
+is one from before the first topic. Seeds from RUNNING_TOO on also change files while their node has them open. From
+UNREADABLE_TOO on, disks can't read some places of segments and indexes, for a while or until these are cut off.
 
 No acknowledged record may be lost, and in the end all replicas are complete and equal without an operator, and their
 files are those of the logs. Machines keep their power: a second fault may lose what the first one has left.
@@ -39,6 +40,7 @@ LOADED_MS = 1_000
 """For so long clients continue while the nodes recover; a cluster without load costs a sixth of the CPU."""
 RUNNING_TOO = 3_000_000
 """From this seed on, files are damaged while their node runs too, and logs have many segments."""
+UNREADABLE_TOO = 4_000_000
 SCRUBBING = {"ottla.scrub.interval.ms": str(SCRUB_MS), "ottla.scrub.bytes.per.second": "100000000"}
 
 
@@ -142,10 +144,14 @@ class SpoilingTrouble(Trouble):
         store = (self._back_up_store,) * 2 + (self._restore_store,) * 4  # restored once
         running = (self._spoil_running,) * (6 if self._running_too else 0)
         down = (self._spoil,) * 6
-        return [*super().kinds(), *down, *(self._copy_hot,) * 2, *(self._lose_session,) * 2, *store, *running]
+        unreadable = (self._make_unreadable,) * (8 if self.cluster.world.seed >= UNREADABLE_TOO else 0)
+        copies = (self._copy_hot,) * 2 + (self._lose_session,) * 2
+        return [*super().kinds(), *unreadable, *down, *copies, *store, *running]
 
     def before_rest(self) -> None:
         """Scrub every log, and let the nodes copy the damaged parts again."""
+        for host in self.cluster.hosts.values():
+            host.disk.repair()
         self.cluster.heal()
         self.cluster.run(LOADED_MS)
         self.cluster.wind_down()
@@ -207,6 +213,15 @@ class SpoilingTrouble(Trouble):
         if self.cluster.hosts[node_id].up and not self._has_the_only_replica(node_id):
             self._spoiled_running[node_id] = self.cluster.hosts[node_id].life
             self._was_spoiled(node_id, f"{self.spoilers[node_id].spoil_running()} while it runs")
+
+    def _make_unreadable(self) -> None:
+        """Let the disk of a liar not read some place, for a while or until the place is cut off."""
+        node_id = self.rng.choice(sorted(self.spoilers))
+        if not self._has_the_only_replica(node_id):
+            self._was_spoiled(node_id, self.spoilers[node_id].make_unreadable())
+            if self.rng.random() < 0.5:
+                disk = self.cluster.hosts[node_id].disk
+                self.cluster.world.agenda.after(self.rng.randrange(8_000 * MS), disk.repair)
 
     def changed_since_start(self) -> list[int]:
         """Return the nodes whose files were damaged since they started."""
