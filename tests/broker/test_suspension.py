@@ -1,5 +1,6 @@
 """A node that has not heard of its cluster for longer than its lease leads nothing, as far as clients can tell."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,18 +8,22 @@ import pytest
 from ottla.broker.cluster.membership import Joining
 from ottla.broker.requests import RequestRefusedError
 from ottla.broker.served import SPECS
+from ottla.metadata.image import delta_since
 from ottla.metadata.nodes import NodeState
+from ottla.metadata.store import Put
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.protocol.messages.alter_partition import AlterPartitionRequest
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from tests.harness.node_stage import NodeStage
 
@@ -69,6 +74,34 @@ def test_a_reader_that_waits_is_told_so_as_well(tmp_path: Path) -> None:
     stage.run(200)
     assert waiting.answered
     assert waiting.answer.responses[0].partitions[0].error_code == E.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_process_whose_place_another_one_has_taken_refuses_all_clients_for_good(tmp_path: Path) -> None:
+    """Without a lease alone, it still says who leads. It must not when its successor ends, either."""
+    stage = joined(tmp_path)
+    (made,) = stage.ask(CreateTopicsRequest(topics=[CreatableTopic("t", 1, 1)])).topics
+    wanted = FetchTopic(topic_id=made.topic_id, partitions=[FetchPartition(0, -1, 0, partition_max_bytes=1 << 20)])
+    messages = [
+        ApiVersionsRequest("t", "1"),
+        MetadataRequest(topics=None),
+        DescribeClusterRequest(),
+        FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]),
+        FetchRequest(max_wait_ms=0, topics=[wanted]),
+        CreateTopicsRequest(topics=[CreatableTopic("u", 1, 1)]),
+    ]
+    stage.run(LEASE_MS + 1)
+    for message in messages[:3]:
+        stage.ask(message)
+    row = stage.node.image.nodes["1"]
+    successor = replace(row, incarnation="copy", state=NodeState.ACTIVE, version=0)
+    stage.store.commit([Put("nodes/1", successor.encode())])
+    stage.node.changed(stage.now, delta_since(stage.store, stage.node.image))
+    for is_fresh in (False, True):
+        if is_fresh:  # the successor has ended, and this process has its place in ZooKeeper again
+            hear(stage)
+        for message in messages:
+            with pytest.raises(RequestRefusedError, match="another process has registered as node 1"):
+                stage.ask(message)
 
 
 def test_what_an_earlier_life_led_is_led_in_a_higher_epoch(tmp_path: Path) -> None:

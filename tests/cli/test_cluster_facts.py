@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.cli.cluster import lacking_rows, node_row, stop_rows
-from ottla.cli.cluster.facts import Disk, Placed, lacking, node_facts
+from ottla.cli.cluster.facts import Disk, Placed, few_replicas, lacking, node_facts
 from ottla.protocol.messages.describe_cluster import DescribeClusterBroker
 
 
@@ -67,6 +67,15 @@ def test_what_is_told_of_a_node() -> None:
         "disk_free": None,
         "stop": [{"topic": "t", "partition": 0, "then": "offline"}],
     }
+
+
+def test_topics_that_lack_replicas_since_they_were_adopted_are_told() -> None:
+    two, three = Placed("a", 0, 1, (1, 2), (1, 2), 1), Placed("a", 1, 1, (1, 2, 3), (1, 2, 3), 1)
+    assert few_replicas([two, three], 0) == [{"topic": "a", "replicas": 2, "wanted": 3}]
+    assert few_replicas([two], 3) == [], "somebody has made it so"
+    assert few_replicas([two._replace(on_hold=True)], 3) == [{"topic": "a", "replicas": 2, "wanted": 3}]
+    assert few_replicas([two._replace(topic="__consumer_offsets")], 3) != []
+    assert few_replicas([three._replace(on_hold=True)], 3) == []
 
 
 def test_a_topic_is_one_line_whatever_its_number_of_partitions() -> None:

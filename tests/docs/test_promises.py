@@ -139,6 +139,7 @@ ROWS: dict[str, dict[str, list[str]]] = {
             f"{ZOOKEEPER}::test_a_node_in_a_copy_of_a_data_directory_is_refused_while_the_other_one_runs",
             f"{LYING}::test_a_node_whose_copy_has_taken_its_place_leads_no_more",
             f"{LYING}::test_a_node_whose_copy_has_taken_its_place_does_not_register_again",
+            "broker/test_suspension.py::test_a_process_whose_place_another_one_has_taken_refuses_all_clients_for_good",
         ],
         "two processes use the directory at the same time": [
             f"{LOCKS}::test_a_second_node_is_kept_out_when_the_lock_file_is_removed",

@@ -73,6 +73,10 @@ def partition(index: int = 0, *, end: int = 100_000, isr: tuple[int, ...] = THRE
     return Partition(index, isr[0] if isr else -1, THREE, isr, **fields)  # type: ignore[arg-type]
 
 
+def two_replicas(index: int) -> Partition:
+    return replace(partition(index, isr=(1, 2)), replicas=(1, 2))
+
+
 def topic(name: str, *partitions: Partition, is_internal: bool = False, **configs: str) -> Topic:
     own = {key.replace("_", "."): value for key, value in configs.items()}
     return Topic(name, partitions or (partition(),), is_internal, CONFIGS | own, frozenset(own))
@@ -355,6 +359,22 @@ CASES = (
         Severity.NOTE,
         over(snapshot(topic("orders", min_insync_replicas="3"))),
         over(snapshot(topic("orders", min_insync_replicas="2"))),
+        HEALTHY,
+    ),
+    Case(
+        "few-replicas",
+        "orders-0 has 2 replicas, and a new topic gets 3.",
+        Severity.WARNING,
+        over(replace(snapshot(topic("orders", two_replicas(0), ottla_retention_hold="true")), replicas_of_new=3)),
+        over(replace(snapshot(topic("orders", two_replicas(0))), replicas_of_new=3)),
+        HEALTHY,
+    ),
+    Case(
+        "few-replicas",
+        "orders-1 has 2 replicas, and other partitions have 3.",
+        Severity.WARNING,
+        over(snapshot(topic("orders", partition(0), two_replicas(1)))),
+        over(snapshot(topic("orders", two_replicas(0), two_replicas(1)))),
         HEALTHY,
     ),
     Case(

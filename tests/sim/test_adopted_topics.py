@@ -1,5 +1,7 @@
 """Stories of a cluster whose metadata store was restored from a backup that is older than its topics."""
 
+from typing import Any
+
 import pytest
 
 from ottla.broker.cluster import duties
@@ -24,9 +26,10 @@ from .test_cluster_scenarios_elected import acknowledged, more_is_acknowledged
 LOG = f"{DIRECTORY}/{TOPIC}-0/00000000000000000000.log"
 
 
-def running(seed: int) -> tuple[ElectedCluster, StoreCopy]:
-    """Three nodes that clients write to, and a backup of the store from before they had any topic."""
-    cluster = ElectedCluster(seed)
+def running(seed: int, **given: Any) -> tuple[ElectedCluster, StoreCopy]:
+    """Three nodes that clients write to, and a backup of the store from before they had any topic. `given`: further
+    arguments of the cluster."""
+    cluster = ElectedCluster(seed, **given)
     cluster.start_nodes()
     copy = cluster.store.back_up()
     cluster.until(cluster.has_topics, 5_000)
@@ -92,6 +95,24 @@ def test_topics_that_the_store_has_lost_are_adopted_with_every_record(order: tup
     assert acknowledged(cluster) > before
     assert not record_of(cluster).adopted
     assert all(len(placed.replicas) == 3 for placed in record_of(cluster).partitions)
+
+
+def test_a_topic_that_is_adopted_from_two_of_three_logs_is_told_to_lack_a_replica() -> None:
+    cluster, copy = running(11, settings={"default.replication.factor": "3"})
+    restored(cluster, copy)
+    disk = cluster.hosts[3].disk
+    for path in disk.files():
+        if path.startswith(f"{DIRECTORY}/{TOPIC}-0/"):
+            disk.put(path, None)
+    disk.drop_empty_directories()
+    for checker in cluster.checkers:
+        checker.lost_power(3, in_sync_too=True)
+    for node_id in cluster.hosts:
+        cluster.begin(node_id)
+    cluster.until(lambda: TOPIC in cluster.image.topics and not record_of(cluster).adopted)
+    assert all(sorted(placed.replicas) == [1, 2] for placed in record_of(cluster).partitions)
+    told = f"{TOPIC} was adopted with 2 of 3 replicas, because no other node has logs of it."
+    assert len([line for line in cluster.world.trace.lines if told in line]) == 1
 
 
 def test_the_checker_notices_a_topic_that_is_released_too_early(monkeypatch: pytest.MonkeyPatch) -> None:

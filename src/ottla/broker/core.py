@@ -266,9 +266,9 @@ class Core:
 
         def adopted(name: str) -> Adopted:
             if name not in INTERNAL_TOPICS:
-                return Adopted(held({}))
+                return Adopted(held({}), replicas=self.settings["default.replication.factor"])
             new = new_internal(self.settings, name)
-            return Adopted(dict(new.overrides), new.partitions)
+            return Adopted(dict(new.overrides), new.partitions, new.replication_factor)
 
         rack = self.settings["broker.rack"]
         failures = self.failures

@@ -289,8 +289,11 @@ class Node(Core):
     def _without_lease(self, channel: Channel, served: Served) -> None:
         """Others may know better than this node by now: close the connection, so that the client asks another node.
 
-        Raises RequestRefusedError if the answer depends on ACLs or passwords, which may have changed.
+        Raises RequestRefusedError if the answer depends on ACLs or passwords, which may have changed, or if another
+        process is this node now.
         """
+        if self.membership is not None and self.membership.is_replaced:
+            raise RequestRefusedError(f"another process has registered as node {self.node_id}")
         if served.spec.key is ApiKey.SASL_AUTHENTICATE and not self.sasl.is_of_node(channel):
             raise RequestRefusedError(UNKNOWN_PASSWORDS)
         if not served.spec.before_authentication and self.access.depends_on_acls(channel.identity):
@@ -370,7 +373,7 @@ class Node(Core):
 
     def _look_at_lease(self, membership: Membership, now: Millis) -> None:
         """Check the lease before anything is answered: a process that was suspended may have been fenced meanwhile."""
-        self.leadership.suspended = not membership.is_fresh(now)
+        self.leadership.suspended = not membership.is_fresh(now) or membership.is_replaced
         self.leadership.given_up = membership.given_up
 
     def tick(self, now: Millis) -> None:

@@ -84,8 +84,10 @@ class _Gathering:
         groups = self._groups(listed, self._ask({node_id: questions_of(each) for node_id, each in listed.items()}))
         last = self._ask(self._ends(described, leaders))
         share_groups = [each.name for each in groups if each.type == SHARE]
+        broker = (ConfigResourceType.BROKER, str(self.reached[0] if self.reached else 0))
         configs = self._configs(
             [
+                broker,
                 *((ConfigResourceType.TOPIC, each.name) for each in described),
                 *((ConfigResourceType.GROUP, each) for each in share_groups),
             ]
@@ -121,6 +123,7 @@ class _Gathering:
             frozen(history.commits),
             frozen(history.generations),
             remembered,
+            int(configs.get(broker, ({}, frozenset()))[0].get("default.replication.factor", "0")),
         )
 
     def _ask(self, questions: Questions) -> Answers:
@@ -292,6 +295,8 @@ class _Gathering:
         found: dict[tuple[int, str], Configs] = {}
         for result in answer.results:
             if result.error_code:
+                if result.resource_type == ConfigResourceType.BROKER:
+                    continue
                 self.unseen[f"configs of {result.resource_name}: {ErrorCode(result.error_code).name}"] = None
                 continue
             values = {each.name: each.value for each in result.configs if each.value is not None}

@@ -216,7 +216,8 @@ class Generation:
 class Snapshot:
     """The facts that a cluster reports at `at_ms`, by this machine's clock. `unseen` names those that are missing,
     and says why. `commits` are the last ones of a group and partition, `generations` those of a classic group, both
-    oldest first. `observed`: what each of Ottla's nodes remembers of its clients."""
+    oldest first. `observed`: what each of Ottla's nodes remembers of its clients. `replicas_of_new`: how many replicas
+    a new topic gets, 0 if that is unknown."""
 
     at_ms: int
     cluster_id: str = ""
@@ -230,6 +231,7 @@ class Snapshot:
     )
     generations: dict[str, tuple[Generation, ...]] = field(default_factory=dict[str, tuple[Generation, ...]])
     observed: tuple[Observed, ...] = ()
+    replicas_of_new: int = 0
 
     def partitions(self) -> Iterator[tuple[Topic, Partition]]:
         """Every partition of every topic."""

@@ -193,8 +193,8 @@ class ZooKeeperPresence:
             self._displaced = True
             log.error(
                 (
-                    "another process has taken the place of node %d, at %s:%d: this one refuses all clients until "
-                    "that process has ended"
+                    "another process has taken the place of node %d, at %s:%d: this one leads nothing any more, and "
+                    "refuses all clients once that process has registered. Stop one of the two"
                 ),
                 other.node_id,
                 other.host,

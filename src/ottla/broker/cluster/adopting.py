@@ -25,15 +25,17 @@ from ottla.broker.cluster.metadata import RowChange
 from ottla.metadata.image import MetadataImage
 from ottla.metadata.nodes import NodeState
 from ottla.metadata.store import ABSENT
-from ottla.metadata.topics import PartitionRecord, TopicImage, TopicRecord, key_of
+from ottla.metadata.topics import PREFIX, PartitionRecord, TopicImage, TopicRecord, key_of
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """The configs of a topic to adopt, and the least number of its partitions."""
+    """The configs of a topic to adopt, the least number of its partitions, and how many replicas a new topic of this
+    name would get."""
 
     configs: dict[str, str]
     partitions: int = 0
+    replicas: int = 1
 
 
 AdoptedAs = Callable[[str], Adopted]
@@ -74,6 +76,22 @@ def _placed(replicas: list[int], index: int, lost_commits: int) -> PartitionReco
     """A partition with these replicas. Which one is preferred as leader changes from partition to partition."""
     first = index % len(replicas)
     return undecided(PartitionRecord((*replicas[first:], *replicas[:first]), (), NOBODY), lost_commits)
+
+
+def few_replicas(image: MetadataImage, rows: Iterable[RowChange], adopted: AdoptedAs) -> dict[str, tuple[int, int]]:
+    """The adopted topics that are on hold no longer with these rows, and have fewer replicas than a new topic would
+    get: how many each has, and would get, by name. The backup lacks how many the topic had."""
+    found: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        name = row.key.removeprefix(PREFIX)
+        before = image.topics.get(name) if isinstance(row.record, TopicRecord) else None
+        if before is None or not before.record.adopted or row.record.adopted:
+            continue
+        least = min(len(placed.replicas) for placed in row.record.partitions)
+        wanted = min(adopted(name).replicas, len(image.nodes))
+        if least < wanted:
+            found[name] = least, wanted
+    return found
 
 
 def found_replicas(image: MetadataImage, name: str, topic_id: bytes) -> dict[int, set[int]]:

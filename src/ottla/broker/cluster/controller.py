@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ottla.broker.cluster.adopting import AdoptedAs, adopted_topics
+from ottla.broker.cluster.adopting import AdoptedAs, adopted_topics, few_replicas
 from ottla.broker.cluster.duties import (
     RulesOf,
     Turnover,
@@ -166,6 +166,7 @@ class Controller:
             if rows:
                 self._note_lost_commits(turn)
                 self._note_adopted(new)
+                self._note_few_replicas(rows)
                 yield RowBatch(rows, (), self._members.guards(rows))
 
     def _note_lost_commits(self, turn: Turnover) -> None:
@@ -187,6 +188,13 @@ class Controller:
                 "have no leader before all nodes have started. To continue without a node, run `ottla topics "
                 "elect-leaders --unclean`. Their configs are lost, so nothing of them is deleted before you set "
                 "retention.ms, retention.bytes or cleanup.policy"
+            )
+
+    def _note_few_replicas(self, rows: Collection[RowChange]) -> None:
+        for name, (has, wanted) in sorted(few_replicas(self._metadata.image, rows, self._adopted).items()):
+            self._notes(
+                f"{name} was adopted with {has} of {wanted} replicas, because no other node has logs of it. To add the "
+                f"missing ones, run `ottla topics reassign {name} --replication-factor {wanted} --execute`"
             )
 
     def change_ended(self, now: Millis, result: Any) -> None:

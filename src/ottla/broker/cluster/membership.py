@@ -243,6 +243,13 @@ class Membership:
         """Whether the others still consider this node alive, and it knows all they had agreed on."""
         return now <= self._fresh_until
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another process has registered as this node since this one did: this one is no node any more, also
+        after that one has ended."""
+        known = self._metadata.image.nodes.get(str(self.members.node_id))
+        return self.record is None and self._is_replaced(known)
+
     def seen(self, now: Millis, present: Mapping[int, str]) -> None:
         """These incarnations of these nodes are live now."""
         self.controller.present = dict(present)

@@ -268,6 +268,7 @@ NODE_COLUMNS = (
 LACKING_COLUMNS = ("TOPIC", "LACK", "COUNT", "PARTITIONS", "NOT-IN-SYNC", "WAITS-FOR", "FAILED-ON")
 STOP_COLUMNS = ("STOP-OF", "TOPIC", "THEN", "COUNT", "PARTITIONS")
 IN_SYNC_COLUMNS = ("TIME", "NODE", "IN-SYNC", "PARTITIONS", "LEADER")
+FEW_COLUMNS = ("TOPIC", "HAS-REPLICAS", "OF")
 END_HOLD = (
     "If a topic's configs are unknown, set its retention.ms, retention.bytes or cleanup.policy, or delete "
     "ottla.retention.hold."
@@ -309,6 +310,13 @@ def describe(cluster: Cluster = HERE, format: Output = Format.TABLE) -> None:
         more = f" and {len(on_hold) - ROWS_MAX} more" if len(on_hold) > ROWS_MAX else ""
         say("")
         say(f"On hold, so that nothing of them is deleted: {', '.join(on_hold[:ROWS_MAX])}{more}. {END_HOLD}")
+    if few := told["few_replicas"]:
+        say("")
+        print_rows(FEW_COLUMNS, [tuple(each.values()) for each in few[:ROWS_MAX]], format)
+        say(
+            f"To add the missing replicas: ottla topics reassign {few[0]['topic']} --replication-factor "
+            f"{few[0]['wanted']} --execute"
+        )
 
 
 def node_row(node: dict[str, Any]) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TOPICS_ASKED = 500
 """The number of topics in one request for configs."""
 MIN_ISR, HOLD = "min.insync.replicas", "ottla.retention.hold"
+FACTOR = "default.replication.factor"
 OFFLINE, REFUSES = "offline", "acks=all refused"
 
 
@@ -98,6 +99,7 @@ def facts(client: Client, client_of: Callable[[str], Client]) -> dict[str, Any]:
         "nodes": nodes,
         "lacking": [lacking(part, waits, up, down) for part in parts if part.lack is not None],
         "on_hold": sorted({part.topic for part in parts if part.on_hold}),
+        "few_replicas": few_replicas(parts, min(factor_of(client, up), len(seen.brokers))),
         "partial": partial,
         "in_sync_changes": None if partial else in_sync_changes(seen, client_of),
     }
@@ -181,6 +183,20 @@ def lacking(
     }
 
 
+def few_replicas(parts: Iterable[Placed], wanted: int) -> list[dict[str, Any]]:
+    """The topics of which a partition has fewer replicas than another one, or than `wanted` if the topic was adopted
+    from logs, as its configs show: it is on hold, or the cluster's own. By name."""
+    counts: dict[str, list[int]] = {}
+    for part in parts:
+        least = wanted if part.on_hold or part.topic in INTERNAL_TOPICS else 0
+        counts.setdefault(part.topic, [least]).append(len(part.replicas))
+    return [
+        {"topic": topic, "replicas": min(has), "wanted": max(least, *has)}
+        for topic, (least, *has) in sorted(counts.items())
+        if min(has) < max(least, *has)
+    ]
+
+
 # ---- requests ------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +248,20 @@ def standing_of(client: Client, names: list[str]) -> dict[tuple[str, int], Any]:
                 break
             cursor = RequestCursor(answer.next_cursor.topic_name, answer.next_cursor.partition_index)
     return found
+
+
+def factor_of(client: Client, up: Collection[int]) -> int:
+    """How many replicas a new topic gets; 0 if no node tells this client."""
+    from ottla.client import ClientError
+    from ottla.protocol.config_resources import ConfigResourceType
+    from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+
+    asked = [DescribeConfigsResource(ConfigResourceType.BROKER, str(min(up, default=0)), [FACTOR])]
+    with suppress(ClientError):
+        for result in client.send(DescribeConfigsRequest(resources=asked)).results:
+            for config in result.configs:
+                return int(config.value or 0)
+    return 0
 
 
 def configs_of(client: Client, names: list[str]) -> Mapping[str, Mapping[str, str | None]]:

@@ -88,6 +88,26 @@ def one_failure_away(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
+def few_replicas(evidence: Evidence) -> Iterator[Finding]:
+    """Partitions with fewer replicas than others of their topic, and topics that were adopted from fewer logs than a
+    new topic gets replicas: their configs show that, or they are the cluster's own."""
+    usual = min(evidence.last.replicas_of_new, len(evidence.last.nodes))
+    for topic in evidence.last.topics:
+        is_adopted = topic.is_internal or topic.configs.get("ottla.retention.hold") == "true"
+        counts = [len(each.replicas) for each in topic.partitions]
+        wanted = max([*counts, usual if is_adopted else 0], default=0)
+        few = [each for each in topic.partitions if len(each.replicas) < wanted]
+        if few:
+            why = "a new topic gets" if max(counts) < wanted else "other partitions have"
+            yield Finding(
+                Severity.WARNING,
+                topic.name,
+                f"{_partitions(topic, few)} has {count(min(counts), 'replica')}, and {why} {wanted}. A topic that was "
+                "adopted from its logs keeps only the replicas whose logs were found.",
+                f"ottla topics reassign {topic.name} --replication-factor {wanted} --execute",
+            )
+
+
 def replica_behind(evidence: Evidence) -> Iterator[Finding]:
     """Replicas that are out of sync, with how fast they catch up."""
     before = evidence.first.places()
@@ -266,6 +286,7 @@ CHECKS: Final = (
     Check("offline-partition", "partitions without a leader", offline),
     Check("too-few-in-sync", "partitions that refuse acks=all", too_few_in_sync),
     Check("one-failure-away", "topics that one failed node stops", one_failure_away),
+    Check("few-replicas", "topics that lack replicas since they were adopted from logs", few_replicas),
     Check("replica-behind", "replicas that are out of sync", replica_behind),
     Check("unclean-election", "topics that may lose acknowledged records in an election", unclean_election),
     Check("misspelt-topic", "empty topics with almost the name of another", misspelt),

@@ -40,7 +40,7 @@ LOADED_MS = 1_000
 """For so long clients continue while the nodes recover; a cluster without load costs a sixth of the CPU."""
 RUNNING_TOO = 3_000_000
 """From this seed on, files are damaged while their node runs too, and logs have many segments."""
-UNREADABLE_TOO = 4_000_000
+UNREADABLE_TOO = 5_000_000
 SCRUBBING = {"ottla.scrub.interval.ms": str(SCRUB_MS), "ottla.scrub.bytes.per.second": "100000000"}
 
 
