@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.partitions.partition import Partition
+from ottla.log.files import DiskFile
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -118,6 +119,8 @@ def test_a_segment_that_is_gone_is_copied_again_once_it_is_scrubbed(
     copies.settle()
     segment = copies.partition(1).log.segments[at]
     assert segment.size
+    assert isinstance(segment.file, DiskFile)
+    segment.file.let_go()  # otherwise a removed file is written again from the open one
     harm(f"{segment.path}.log")
     assert not copies.are_in_sync
     copies.settle()

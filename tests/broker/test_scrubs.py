@@ -7,6 +7,8 @@ import pytest
 
 from ottla.broker.upkeep.damage_marks import DAMAGED_FILE
 from ottla.broker.upkeep.scrubs import FIRST_AFTER_MS
+from ottla.cli.main import main
+from ottla.log.files import DiskFile
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -87,6 +89,39 @@ def test_an_index_that_another_process_removed_is_rebuilt(tmp_path: Path) -> Non
     assert [note for note in stage.notes if "rebuilt" in note] == [f"{path}: it was removed. Its indexes were rebuilt."]
     assert path.read_bytes() == before
     assert not damage_notes(stage)
+
+
+def test_a_single_node_writes_a_segment_again_that_another_process_has_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No other replica has its records. Until the next pass, the command shows that it is missing."""
+    stage = staged(tmp_path, 1 << 20)
+    path = Path(f"{stage.node.replicas.by_name['t'].partitions[1].log.segments[1].path}.log")
+    before = path.read_bytes()
+    path.unlink()
+    assert main(["log", "verify", stage.directory]) == 1
+    assert "t-1" in capsys.readouterr().out
+    stage.run(FIRST_AFTER_MS + 10_000)
+    (note,) = [note for note in stage.notes if "has removed this file while the node used it" in note]
+    assert note.startswith(str(path))
+    assert path.read_bytes() == before
+    assert not damage_notes(stage)
+    assert main(["log", "verify", stage.directory]) == 0
+    stage.restart(clean=False)
+    log = stage.node.replicas.by_name["t"].partitions[1].log
+    assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+    assert damaged_from(stage) == (None, False)
+
+
+def test_a_single_node_reports_a_removed_segment_that_it_has_not_open(tmp_path: Path) -> None:
+    stage = staged(tmp_path, 1 << 20)
+    file = stage.node.replicas.by_name["t"].partitions[1].log.segments[1].file
+    assert isinstance(file, DiskFile)
+    file.let_go()
+    Path(file.path).unlink()
+    stage.run(FIRST_AFTER_MS + 10_000)
+    (note,) = damage_notes(stage)
+    assert note.endswith("another process has removed or replaced this file")
 
 
 def damaged_from(stage: NodeStage, index: int = 1) -> tuple[int | None, bool]:

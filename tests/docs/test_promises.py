@@ -106,12 +106,14 @@ ROWS: dict[str, dict[str, list[str]]] = {
         ],
         "a segment that another process removes or replaces while the node runs": [
             BENEATH,
-            f"{UNDER}::test_a_segment_that_was_removed_or_replaced_is_damaged_and_can_be_copied_again",
+            f"{UNDER}::test_a_segment_that_was_removed_is_written_again_on_the_real_file_system",
+            f"{SCRUBS}::test_a_single_node_writes_a_segment_again_that_another_process_has_removed",
+            f"{UNDER}::test_a_segment_that_was_replaced_is_damaged_and_can_be_copied_again",
             f"{REMOVED}::test_a_segment_that_is_gone_is_copied_again_once_it_is_scrubbed",
         ],
         "an older copy replaces a partition's directory while the node runs": [
             f"{LOST_LOGS}::test_a_directory_that_an_older_copy_has_replaced_may_lack_records",
-            f"{UNDER}::test_a_segment_that_was_removed_or_replaced_is_damaged_and_can_be_copied_again",
+            f"{UNDER}::test_a_segment_that_was_replaced_is_damaged_and_can_be_copied_again",
         ],
         "a partition's directory that is removed or renamed while the node runs": [
             BENEATH,

@@ -14,7 +14,7 @@ from ottla.log.answers import Damage, Origin
 from ottla.log.beneath import comparing
 from ottla.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE
 from ottla.log.config import LogConfig
-from ottla.log.files import DiskFiles
+from ottla.log.files import DiskFile, DiskFiles
 from ottla.log.index.comparing import OffsetEntries
 from ottla.log.index.offsets import OFFSET_ENTRY, IndexCache, OffsetIndex
 from ottla.log.log import Log
@@ -78,14 +78,66 @@ def test_a_log_whose_files_are_in_place_is_left_alone() -> None:
     assert files.operations == before
 
 
-@pytest.mark.parametrize("harm", [remove, replace])
 @pytest.mark.parametrize("at", [0, 2, -1])
-def test_a_segment_that_was_removed_or_replaced_is_damaged_and_can_be_copied_again(at: int, harm: Harm) -> None:
+def test_a_segment_that_was_removed_is_written_again_from_the_open_file(at: int) -> None:
+    files, log = filled()
+    whole, path = raw(log), log.segments[at].file.path
+    files.settle_everything()
+    remove(files, path)
+    damage, (note,) = scrubbed(log)
+    assert not damage
+    assert note.startswith(f"{path}: another process has removed this file")
+    assert raw(as_a_start_finds_it(files)) == raw(log) == whole
+    put(log, batch(b"more", at=NOW + 100), epoch=3)
+    assert scrubbed(log) == ([], [])
+    assert raw(as_a_start_finds_it(files)) == raw(log) != whole
+
+
+def test_a_power_cut_leaves_a_file_that_was_written_again() -> None:
+    files, log = filled()
+    whole = raw(log)
+    files.settle_everything()
+    remove(files, log.segments[1].file.path)
+    scrubbed(log)
+    files.crash()
+    assert raw(open_log(files, CONFIG, clean_shutdown=False)) == whole
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_segment_that_is_cut_while_it_is_written_again_is_not_mixed_up(step: int) -> None:
+    files, log = filled()
+    files.settle_everything()
+    assert log.active is not None
+    remove(files, log.active.file.path)
+    slices, first = comparing(log, lambda _: None, NOW), log.active.base_offset
+    for _ in range(step):
+        next(slices, None)
+    log.truncate_to(first + 1, now=NOW)
+    put(log, batch(b"other", at=NOW + 100), epoch=3)
+    list(slices)
+    scrubbed(log)
+    assert raw(as_a_start_finds_it(files)) == raw(log)
+
+
+@pytest.mark.parametrize("room", [0, 100])
+def test_a_full_disk_leaves_a_removed_segment_to_another_replica(room: int) -> None:
+    files, log = filled()
+    whole, segment = raw(log), log.segments[1]
+    files.settle_everything()
+    remove(files, segment.file.path)
+    files.capacity = files.used + room
+    (damage,), _ = scrubbed(log)
+    assert (damage.path, damage.first) == (segment.file.path, segment.base_offset)
+    assert raw(log) == whole
+
+
+@pytest.mark.parametrize("at", [0, 2, -1])
+def test_a_segment_that_was_replaced_is_damaged_and_can_be_copied_again(at: int) -> None:
     files, log = filled()
     whole = raw(log)
     segment = log.segments[at]
     files.settle_everything()
-    harm(files, segment.file.path)
+    replace(files, segment.file.path)
     (damage,), notes = scrubbed(log)
     assert (damage.path, damage.first) == (segment.file.path, segment.base_offset)
     assert not notes
@@ -97,15 +149,55 @@ def test_a_segment_that_was_removed_or_replaced_is_damaged_and_can_be_copied_aga
     assert raw(as_a_start_finds_it(files)) == raw(log) == whole
 
 
-@pytest.mark.parametrize("harm", ["remove", "replace"])
+@pytest.mark.parametrize("at", [1, -1])
+def test_a_segment_that_was_removed_is_written_again_on_the_real_file_system(at: int, tmp_path: Path) -> None:
+    directory = f"{tmp_path}/t-0"
+    log = open_log(DiskFiles(), CONFIG, directory)
+    for number in range(70):
+        put(log, batch(b"%d" % number))
+    whole, path = raw(log), Path(log.segments[at].file.path)
+    content = path.read_bytes()
+    path.unlink()
+    damage, (note,) = scrubbed(log)
+    assert not damage
+    assert str(path) in note
+    assert path.read_bytes() == content
+    put(log, batch(b"more"))
+    assert raw(open_log(DiskFiles(), CONFIG, directory, clean_shutdown=False)) == raw(log) != whole
+    assert not list(Path(directory).glob("*.tmp"))
+
+
+def test_a_file_is_not_put_back_over_another_one_nor_without_its_descriptor(tmp_path: Path) -> None:
+    files = DiskFiles(open_files_max=1)
+    path = tmp_path / "a"
+    file = files.open(str(path), create=True)
+    file.write(b"hello")
+    path.unlink()
+    path.write_bytes(b"other")
+    with pytest.raises(FileExistsError):
+        list(file.put_back())
+    assert (path.read_bytes(), file.read(0, 5)) == (b"other", b"hello")
+    path.unlink()
+    assert sum(file.put_back()) == 0
+    assert (path.read_bytes(), file.is_in_place()) == (b"hello", True)
+    path.unlink()
+    file.let_go()
+    with pytest.raises(FileNotFoundError):
+        list(file.put_back())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("harm", ["closed", "replaced"])
 @pytest.mark.parametrize("at", [1, -1])
 def test_a_segment_that_is_gone_is_noticed_on_the_real_file_system(at: int, harm: str, tmp_path: Path) -> None:
     directory = f"{tmp_path}/t-0"
     log = open_log(DiskFiles(), CONFIG, directory)
     for number in range(70):
         put(log, batch(b"%d" % number))
-    path = Path(log.segments[at].file.path)
-    if harm == "remove":
+    path, file = Path(log.segments[at].file.path), log.segments[at].file
+    if harm == "closed":
+        assert isinstance(file, DiskFile)
+        file.let_go()
         path.unlink()
     else:
         Path(f"{path}.copy").write_bytes(path.read_bytes())

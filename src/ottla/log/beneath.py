@@ -1,7 +1,8 @@
 """Compares a log with the files in its directory, which another process may have removed or replaced beneath the node.
 
 The node continues to use the files that it has open, and a restart would use those in the directory. So a segment whose
-file lost its name is damaged: it has to be copied again from another replica. Small files are written again from
+file was removed is written again from the open file. If that file was closed, or another one is in its place, the
+segment is damaged: it has to be copied again from another replica. Small files are written again from
 memory, and indexes from the batches. Segments that the log does not have, as an older copy of the directory brings
 back, are removed.
 """
@@ -9,6 +10,7 @@ back, are removed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from itertools import islice
 from typing import Final
 
@@ -24,6 +26,8 @@ from ottla.log.state import LogState
 from ottla.protocol.records.batch import LOG_OVERHEAD_BYTES
 
 NAMES_PER_SLICE: Final = 256
+TRIES: Final = 3
+"""How often the node tries to write a removed file again: an attempt gives up if the log is cut meanwhile."""
 REBUILD_BYTES: Final = 256 << 10
 REBUILD_BATCHES: Final = 2_000
 """A slice of a rebuilt index ends behind so many bytes or batches."""
@@ -60,6 +64,11 @@ def comparing(log: LogState, note: Note, now: int) -> Iterator[int | Damage]:
             truncation.renew_active(log, now)
             note(f"{segment.path}{LOG_SUFFIX}: created again, because another process has removed or replaced it.")
             continue
+        for _ in range(TRIES):
+            if segment in log.segments and not segment.file.is_in_place():
+                yield from _putting_back(log, segment, note)
+        if segment not in log.segments or segment.file.is_in_place():
+            continue
         damage = displaced(log)
         if damage is not None:
             yield damage
@@ -67,6 +76,24 @@ def comparing(log: LogState, note: Note, now: int) -> Iterator[int | Damage]:
     if log.segments and log.failed is None:
         _remove_strangers(log, note, now)
         _mend_small_files(log, note)
+
+
+def _putting_back(log: LogState, segment: Segment, note: Note) -> Iterator[int]:
+    """Write the file of a segment again from the open one, unless another file is in its place. Yields 0 after each
+    slice. Gives up if the log is cut meanwhile, or if the disk does not accept the file."""
+    path, cuts = f"{segment.path}{LOG_SUFFIX}", log.segments.compaction_epoch
+    if removal.is_gone(log) or log.files.exists(path):
+        return
+    slices = segment.file.put_back()
+    with closing(slices), suppress(OSError):
+        for _ in slices:
+            yield 0
+            if segment not in log.segments or log.segments.compaction_epoch != cuts or log.failed is not None:
+                return
+        note(
+            f"{path}: another process has removed this file while the node used it. The node has written it again with "
+            "all of its records. Find out what removes files from the data directory."
+        )
 
 
 def _remove_strangers(log: LogState, note: Note, now: int) -> None:

@@ -23,6 +23,7 @@ import contextlib
 import errno
 import os
 from collections import OrderedDict
+from collections.abc import Generator
 from typing import Final, NamedTuple, Protocol
 
 OPEN_FILES_MAX: Final = 4096
@@ -89,6 +90,13 @@ class File(Protocol):
 
     def is_in_place(self) -> bool:
         """Whether `path` leads to this file: another process may have removed or replaced it. Raises OSError."""
+        ...
+
+    def put_back(self) -> Generator[int]:
+        """Create the file again at its path, from which another process has removed it, with its bytes. Yields the
+        bytes of each slice but the last one. The file is on the disk afterwards. Close the iterator early if the file
+        is cut meanwhile; then nothing has happened. Raises OSError, if its descriptor was closed, or if the path leads
+        to another file."""
         ...
 
 
@@ -270,6 +278,32 @@ class DiskFile:
             return False
         return self._inode in (None, _inode_of(found))
 
+    def put_back(self) -> Generator[int]:
+        if self._fd < 0 or self._unlinked:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._path)
+        temporary, position = self._path + ".tmp", 0
+        fd = os.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._pins += 1
+        try:
+            while True:
+                chunk = os.pread(self._fd, REWRITE_BYTES, position)
+                _write_all(fd, chunk)
+                os.fdatasync(fd)
+                position += len(chunk)
+                if len(chunk) < REWRITE_BYTES and self._pins == 1:  # no other thread syncs the old descriptor
+                    break
+                yield len(chunk)
+            os.link(temporary, self._path)  # raises FileExistsError
+            os.unlink(temporary)
+            self._disk.sync_directory(os.path.dirname(self._path))
+            fd, self._fd = self._fd, fd
+            self._inode = _inode_of(os.fstat(self._fd))
+        finally:
+            self._pins -= 1
+            os.close(fd)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
     def _reopen(self) -> int:
         if self._unlinked:
             raise FileNotFoundError(f"{self._path} was deleted and closed")
@@ -321,6 +355,12 @@ class DiskFile:
     def __del__(self) -> None:
         with contextlib.suppress(OSError, AttributeError):
             self._let_go()
+
+
+def _write_all(fd: int, octets: bytes) -> None:
+    rest = memoryview(octets)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
 
 
 def _inode_of(found: os.stat_result) -> tuple[int, int]:
@@ -476,9 +516,7 @@ class DiskFiles:
         # A durable one may be written by the disk thread, which must not give up descriptors of ours.
         fd = os.open(temporary, flags | os.O_CLOEXEC, 0o644) if durable else self.descriptor(temporary, flags)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+            _write_all(fd, data)
             if durable:
                 os.fsync(fd)
         finally:

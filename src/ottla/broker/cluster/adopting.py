@@ -83,11 +83,11 @@ def few_replicas(image: MetadataImage, rows: Iterable[RowChange], adopted: Adopt
     get: how many each has, and would get, by name. The backup lacks how many the topic had."""
     found: dict[str, tuple[int, int]] = {}
     for row in rows:
-        name = row.key.removeprefix(PREFIX)
-        before = image.topics.get(name) if isinstance(row.record, TopicRecord) else None
-        if before is None or not before.record.adopted or row.record.adopted:
+        name, after = row.key.removeprefix(PREFIX), row.record
+        before = image.topics.get(name)
+        if before is None or not isinstance(after, TopicRecord) or not before.record.adopted or after.adopted:
             continue
-        least = min(len(placed.replicas) for placed in row.record.partitions)
+        least = min(len(placed.replicas) for placed in after.partitions)
         wanted = min(adopted(name).replicas, len(image.nodes))
         if least < wanted:
             found[name] = least, wanted

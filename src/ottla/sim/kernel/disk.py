@@ -25,7 +25,7 @@ Sources: Pillai et al., "All File Systems Are Not Created Equal" (OSDI 2014); Ti
 
 import errno
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeAlias
 
 from ottla.log.files import ReadError
@@ -273,6 +273,16 @@ class SimFile:
     def is_in_place(self) -> bool:
         return self._disk.names(self._inode)
 
+    def put_back(self) -> Generator[int]:
+        inode, disk = self._use(), self._disk
+        yield 0
+        self._use()
+        content = inode.read(range(len(inode.content)))
+        self._inode = disk.put_back(self.path, content)
+        self._inode.handle = self
+        self.sync()
+        disk.sync_directory(self.path.rpartition("/")[0])
+
     def _use(self) -> Inode:
         if self._life != self._disk.life or self._disk.fuse == 0:
             raise PowerCut("a file of a process that is gone")
@@ -442,6 +452,23 @@ class Disk:
         self.rename(temporary, path)
         if durable:
             self.sync_directory(path.rpartition("/")[0] or "/")
+
+    def put_back(self, path: str, content: bytes) -> Inode:
+        """Create a file with this content, for a handle whose file was removed."""
+        directory, name = self._place(path)
+        if name in directory.entries:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        self.meet("create", path)
+        self.burn()
+        if self.room(len(content)) < len(content):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        inode = self._new_file(directory, name)
+        if content:
+            inode.content += content
+            inode.volatile.append((0, content))
+            self.used += len(content)
+            self.dirty[inode.serial] = inode
+        return inode
 
     # ---- what the world does to it ---------------------------------------------------------------------------------
 
