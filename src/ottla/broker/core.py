@@ -277,7 +277,7 @@ class Core:
             self.metadata,
             self.replicas,
             failures.takes_nothing,
-            failures.reads.has,
+            failures.reads.all,
             self.topics.unplaced,
         )
         return Membership(

@@ -5,7 +5,7 @@ Source: KIP-858 for failed logs; KIP-966 for what the controller does with the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
 
 from ottla.broker.cluster.elections import awaits_logs
@@ -18,7 +18,7 @@ from ottla.replica.copy_status import Event
 
 class OwnLogs:
     """The replicas of one node; a `membership.OwnLogs`. `takes_nothing`: whether writes to a replica's log fail;
-    `can_not_be_read`: whether reads of some place in it do. `found`: see there."""
+    `unreadable`: the partitions with a place that can't be read. `found`: see there."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class OwnLogs:
         metadata: Metadata,
         replicas: Replicas,
         takes_nothing: Callable[[Partition], bool],
-        can_not_be_read: Callable[[Partition], bool],
+        unreadable: Callable[[], Collection[Partition]],
         found: Callable[[], tuple[FoundTopic, ...]],
     ) -> None:
         self.found = found
@@ -34,18 +34,20 @@ class OwnLogs:
         self._metadata = metadata
         self._replicas = replicas
         self._takes_nothing = takes_nothing
-        self._can_not_be_read = can_not_be_read
+        self._unreadable = unreadable
 
     def offline(self) -> tuple[TopicIdPartition, ...]:
         """See `membership.OwnLogs`."""
-        return tuple(sorted(place for place, partition in self._replicated() if self._is_offline(partition)))
-
-    def _is_offline(self, partition: Partition) -> bool:
-        """Whether other nodes should lead and acks=all should not wait for this replica. One that takes writes, and of
-        which a part can't be read, is better than none."""
-        if partition.log.failed is not None or self._takes_nothing(partition):
-            return True
-        return self._can_not_be_read(partition) and self._is_in_sync_elsewhere(partition)
+        unreadable = self._unreadable()
+        return tuple(
+            sorted(
+                place
+                for place, partition in self._replicated()
+                if partition.log.failed is not None
+                or self._takes_nothing(partition)
+                or (partition in unreadable and self._is_in_sync_elsewhere(partition))
+            )
+        )
 
     def _is_in_sync_elsewhere(self, partition: Partition) -> bool:
         """Whether another replica is in sync. It may have reported that it is offline too: then the leader stays."""
@@ -60,7 +62,7 @@ class OwnLogs:
 
     def some_can_not_be_read(self) -> bool:
         """See `membership.OwnLogs`."""
-        return any(self._can_not_be_read(partition) for _, partition in self._replicated())
+        return bool(self._unreadable())
 
     def incomplete(self) -> tuple[TopicIdPartition, ...]:
         """See `membership.OwnLogs`."""

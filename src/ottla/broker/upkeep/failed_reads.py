@@ -92,9 +92,9 @@ class FailedReads:
         known = self._of.get(partition)
         return known is not None and bool(known.places)
 
-    def all(self) -> list[Partition]:
+    def all(self) -> set[Partition]:
         """The partitions with a place that can't be read."""
-        return [partition for partition, known in self._of.items() if known.places]
+        return {partition for partition, known in self._of.items() if known.places}
 
     def failed(self, partition: Partition, error: OSError) -> bool:
         """A read of this log has failed. Returns whether the disk could not read a file of one of its segments."""
@@ -127,18 +127,21 @@ class FailedReads:
             self._changed()
 
     def _read_due(self, now: Millis) -> None:
-        for key in self._attempts.pop_all(now):
-            partition = key[1]
-            known = self._of[partition]
-            if known.failed < 0:  # it has failed a moment ago
-                known.failed = 0
-                if known.read_at is not None and known.read_at + CALM_MS < now:
-                    known.wait_ms = RETRY_MS
-            elif not self._attempt(now, partition, known):
-                continue
-            self._rebuild_indexes(partition, known)
-            self._attempts.set(key, now + known.wait_ms)
-            known.wait_ms = min(2 * known.wait_ms, RETRY_MAX_MS)
+        """Read the places of one log again: a disk that fails may take long for each."""
+        key = self._attempts.pop(now)
+        if key is None:
+            return
+        partition = key[1]
+        known = self._of[partition]
+        if known.failed < 0:  # it has failed a moment ago
+            known.failed = 0
+            if known.read_at is not None and known.read_at + CALM_MS < now:
+                known.wait_ms = RETRY_MS
+        elif not self._attempt(now, partition, known):
+            return
+        self._rebuild_indexes(partition, known)
+        self._attempts.set(key, now + known.wait_ms)
+        known.wait_ms = min(2 * known.wait_ms, RETRY_MAX_MS)
 
     def _attempt(self, now: Millis, partition: Partition, known: _Unreadable) -> bool:
         """Read every place again. Returns whether another attempt is needed."""

@@ -74,7 +74,7 @@ class Failures:
     def failing(self) -> set[Partition]:
         """The partitions whose logs take no records, or have a place that is damaged or can't be read."""
         closed = {partition for partition, what in self._wrong.items() if what in (WRITE, SHUT)}
-        return closed | self.damaged.keys() | set(self.reads.all())
+        return closed | self.damaged.keys() | self.reads.all()
 
     def found_damage(self, partition: Partition, damage: Damage) -> None:
         """A batch that is stored in this log is damaged."""
