@@ -459,3 +459,39 @@ def test_the_names_of_many_segments_are_compared_in_slices(monkeypatch: pytest.M
     monkeypatch.setattr(beneath, "NAMES_PER_SLICE", 2)
     _, log = filled()
     assert len(list(slices(log))) == (len(log.segments) - 1) // 2
+
+
+# ---- places that can't be read -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("place", ["first", "last", "all"])
+def test_a_log_is_cut_although_the_segment_can_not_be_read(at: int, place: str) -> None:
+    """It then has no record of that segment left, which another replica has, and accepts records again."""
+    files, log = filled()
+    segment = log.segments[at]
+    size = files.size(segment.file.path)
+    last = log.bases[at + 1] - 1 if place == "first" else log.bases[at] + 5
+    bad = {"first": range(1), "last": range(size - 1, size), "all": range(size)}[place]
+    files.make_unreadable(segment.file.path, bad)
+    log.segments.cursors.clear()
+    log.truncate_to(last, now=NOW)
+    assert log.failed is None
+    assert log.bases[at] <= log.log_end_offset <= last
+    log.check()
+    for number in range(log.log_end_offset, 70):
+        put(log, batch(b"%d" % number, at=NOW + number), epoch=1 + number // 30)
+    assert log.log_end_offset == 70
+
+
+def test_a_failed_fsync_cuts_no_more_than_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that nobody else has is closed instead."""
+    files, log = filled()
+    monkeypatch.setattr(log.durability.syncing, "recovery_point", log.bases[-1] + 1)
+    log.pending_sync()
+    log.sync_failed(OSError("no"))
+    files.make_unreadable(log.segments[-1].file.path, range(1_000))
+    monkeypatch.setattr(log.offsets, "high_watermark", log.recovery_point)
+    assert not log.reopen(NOW)
+    assert log.failed is not None
+    assert files.size(log.segments[-1].file.path) > 0

@@ -14,7 +14,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final
 
-from ottla.log.files import File, FileSystem
+from ottla.log.files import File, FileSystem, ReadError
 from ottla.log.index.file import UnsoundIndexError
 from ottla.log.index.offsets import INDEX_FLUSH_ENTRIES, OFFSET_ENTRY, RELATIVE_OFFSET_MAX, IndexCache, OffsetIndex
 from ottla.log.index.times import TIME_ENTRY, TimeIndex
@@ -178,9 +178,12 @@ class Segment:
         return timestamp if timestamp >= 0 else wall.at(self.created_ms)
 
     def rolling_timestamp(self) -> int:
-        """The first batch's timestamp, -1 for an empty segment or a batch without one."""
+        """The first batch's timestamp, -1 for an empty segment, a batch without one, or one that can't be read."""
         if self.first_timestamp is None:
-            raw = self.file.read(0, HEADER_BYTES) if self.size >= HEADER_BYTES else b""
+            try:
+                raw = self.file.read(0, HEADER_BYTES) if self.size >= HEADER_BYTES else b""
+            except ReadError:
+                return -1
             if len(raw) < HEADER_BYTES:
                 return -1
             header: RawHeader = HEADER.unpack(raw)

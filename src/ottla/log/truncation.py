@@ -8,6 +8,7 @@ from __future__ import annotations
 from ottla.log import removal
 from ottla.log.answers import StorageError
 from ottla.log.compaction import cleanable
+from ottla.log.files import ReadError
 from ottla.log.recovery import state
 from ottla.log.segment import Segment
 from ottla.log.state import LogState
@@ -18,9 +19,13 @@ def truncate_to(log: LogState, offset: int, now: int) -> bool:
     """See Log.truncate_to. Raises StorageError."""
     if log.failed is not None:
         raise StorageError(log.failed)
-    if not cut_to(log, offset, now):
+    if not cut_to(log, offset, now, others_have_all=True):
         return False
-    end, position = _end_of_batches(log)
+    try:
+        end, position = _end_of_batches(log)
+    except ReadError:
+        assert log.active is not None
+        return cut_to(log, log.active.base_offset, now)
     _drop_torn_end(log, end, position)
     if end < log.log_end_offset:
         # Compaction has removed the batch that ended there; or its offsets were damaged and it was cut off, so that it
@@ -54,8 +59,9 @@ def _drop_torn_end(log: LogState, end: int, position: int) -> None:
         raise log.durability.fail(f"truncating {log.directory} failed: {error}") from error
 
 
-def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> bool:
-    """Do `truncate_to`; not `durable`: the next sync must bring it to the disk."""
+def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True, others_have_all: bool = False) -> bool:
+    """Do `truncate_to`; not `durable`: the next sync must bring it to the disk. `others_have_all`: a segment that can't
+    be read may lose more records than it has to, as they can be copied again."""
     log.epochs.truncate_from_end(offset)
     if offset >= log.log_end_offset:
         log.state_rebuilt()
@@ -67,8 +73,7 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
         removal.drop_segments(log, [segment for segment in reversed(log.segments) if segment.base_offset > offset], now)
         active = log.segments[-1]
         if active.file.is_in_place():
-            offset = active.truncate(offset, log.config.index_interval_bytes)
-            active.resume()
+            offset = _cut_segment(log, active, offset, others_have_all)
         else:
             offset = active.base_offset
             active = renew_active(log, now)
@@ -93,12 +98,29 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True) -> boo
             log.wall.at(now),
         )
     except OSError as error:
+        if isinstance(error, ReadError) and others_have_all and offset > active.base_offset:
+            return cut_to(log, active.base_offset, now, durable=durable)
         raise log.durability.fail(f"rebuilding the producers of {log.directory} failed: {error}") from error
     log.segments.replaced(log.segments.all)
     log.durability.replayed(replayed)
     log.state_rebuilt()
     log.write_epochs()
     return True
+
+
+def _cut_segment(log: LogState, segment: Segment, offset: int, others_have_all: bool) -> int:
+    """Drop the batches from `offset` on, or all if the disk can't read where they begin and `others_have_all`. Returns
+    the new end. Raises OSError."""
+    interval = log.config.index_interval_bytes
+    try:
+        end = segment.truncate(offset, interval)
+        segment.resume()
+    except ReadError:
+        if not others_have_all:
+            raise
+        end = segment.truncate(segment.base_offset, interval)
+        segment.resume()
+    return end
 
 
 def renew_active(log: LogState, now: int) -> Segment:
