@@ -186,9 +186,9 @@ class FailedReads:
 
     def _rebuild_indexes(self, partition: Partition, known: _Unreadable) -> None:
         """Begin to rebuild the indexes that can't be read."""
-        for path in {place.path for place in known.places if not place.path.endswith(LOG_SUFFIX)}:
+        for path, _ in known.places:
             segment = _segment_of(partition, path)
-            if segment is None or path in self._rebuilding:
+            if segment is None or path.endswith(LOG_SUFFIX) or path in self._rebuilding:
                 continue
             if path.endswith(TRANSACTION_SUFFIX):
                 with suppress(OSError):  # the next attempt tries again
