@@ -99,14 +99,14 @@ def test_a_single_node_writes_a_segment_again_that_another_process_has_removed(
     path = Path(f"{stage.node.replicas.by_name['t'].partitions[1].log.segments[1].path}.log")
     before = path.read_bytes()
     path.unlink()
-    assert main(["log", "verify", stage.directory]) == 1
+    assert main(["log", "verify", str(stage.directory)]) == 1
     assert "t-1" in capsys.readouterr().out
     stage.run(FIRST_AFTER_MS + 10_000)
     (note,) = [note for note in stage.notes if "has removed this file while the node used it" in note]
     assert note.startswith(str(path))
     assert path.read_bytes() == before
     assert not damage_notes(stage)
-    assert main(["log", "verify", stage.directory]) == 0
+    assert main(["log", "verify", str(stage.directory)]) == 0
     stage.restart(clean=False)
     log = stage.node.replicas.by_name["t"].partitions[1].log
     assert (log.log_start_offset, log.log_end_offset) == (0, 3)
