@@ -16,6 +16,7 @@ from ottla.protocol.messages.list_offsets import ListOffsetsPartition, ListOffse
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
+from tests.harness.log.support import is_readable
 from tests.harness.node_stage import NOW, Asked, DiskStage
 
 TOPICS = ("t0", "t1", "t2", "t3")
@@ -257,7 +258,7 @@ def test_an_index_that_can_not_be_read_is_built_again() -> None:
     partition.log.segments.cursors.clear()
     assert stage.fetch("t1").error_code == STORAGE
     stage.run(10_000)
-    assert stage.disk.is_readable(index)
+    assert is_readable(stage.disk, index)
     assert stage.fetch("t1").error_code == 0
     assert not stage.node.failures.failing()
 

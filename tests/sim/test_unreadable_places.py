@@ -15,6 +15,7 @@ from ottla.sim.kernel.clock import MS
 from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.elected_cluster import OFFSETS_PARTITIONS, ElectedCluster
 from ottla.sim.workloads.run import DIRECTORY
+from tests.harness.log.support import is_readable
 
 from .test_cluster_scenarios_elected import led, more_is_acknowledged, replica, running
 from .test_lying_disks import LOG
@@ -74,7 +75,7 @@ def leader_can_not_read() -> None:
     cluster.until(lambda: spoilt not in cluster.isr())
     assert cluster.leader() not in (spoilt, None)
     cluster.until(cluster.is_whole, COPIED_MS)
-    assert cluster.hosts[spoilt].disk.is_readable(LOG), "the segment was cut off, and copied from the new leader"
+    assert is_readable(cluster.hosts[spoilt].disk, LOG), "the segment was cut off, and copied from the new leader"
     settle(cluster)
 
 
@@ -116,7 +117,7 @@ def test_a_follower_that_can_not_read_a_place_leaves_the_in_sync_replicas_and_co
     cluster.until(lambda: spoilt not in cluster.isr())
     assert cluster.leader() == leader
     cluster.until(cluster.is_whole, COPIED_MS)
-    assert cluster.hosts[spoilt].disk.is_readable(LOG)
+    assert is_readable(cluster.hosts[spoilt].disk, LOG)
     settle(cluster)
 
 
@@ -202,7 +203,7 @@ def test_an_index_that_can_not_be_read_is_built_again(suffix: str) -> None:
     with pytest.raises(OSError, match="Input/output error") as failed:
         segment.find_timestamp(segment.max_timestamp()[0], 5)
     cluster.node(node_id).failures.read_failed(partition, failed.value)
-    cluster.until(lambda: disk.is_readable(path))
+    cluster.until(lambda: is_readable(disk, path))
     cluster.until(lambda: not cluster.node(node_id).failures.reads.has(partition))
     cluster.settle()
 

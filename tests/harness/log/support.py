@@ -9,7 +9,7 @@ from typing import Any
 from ottla.log import retention
 from ottla.log.answers import Isolation
 from ottla.log.config import LogConfig
-from ottla.log.files import FileSystem
+from ottla.log.files import FileSystem, ReadError
 from ottla.log.log import Log
 from ottla.log.syncing import Syncable
 from ottla.protocol.records import Record, build_batch, decode_records, iter_batches
@@ -141,3 +141,12 @@ def values(log: Log, **how: Any) -> list[bytes | None]:
 
 def offsets(found: Sequence[Record]) -> list[int]:
     return [record.offset for record in found]
+
+
+def is_readable(disk: Disk, path: str) -> bool:
+    """Whether the disk can read all of this file."""
+    try:
+        disk.read_bytes(path)
+    except ReadError:
+        return False
+    return True

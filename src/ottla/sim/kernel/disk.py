@@ -598,11 +598,6 @@ class Disk:
         cut off, or the file is replaced, or `repair`."""
         self._file(path).unreadable = positions
 
-    def is_readable(self, path: str) -> bool:
-        """Whether all of this file can be read."""
-        inode = self._file(path)
-        return inode.unreadable.start >= min(inode.unreadable.stop, len(inode.content))
-
     def repair(self) -> None:
         """Every file can be read again."""
         for inode in self._inodes(self._root):
