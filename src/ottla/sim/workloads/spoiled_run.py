@@ -41,6 +41,8 @@ LOADED_MS = 1_000
 RUNNING_TOO = 3_000_000
 """From this seed on, files are damaged while their node runs too, and logs have many segments."""
 UNREADABLE_TOO = 5_000_000
+OPENED_AGAIN_MS = 15_000
+"""More than the time after which a node tries again to open a log."""
 SCRUBBING = {"ottla.scrub.interval.ms": str(SCRUB_MS), "ottla.scrub.bytes.per.second": "100000000"}
 
 
@@ -154,8 +156,14 @@ class SpoilingTrouble(Trouble):
             host.disk.repair()
         self.cluster.heal()
         self.cluster.run(LOADED_MS)
+        if self.cluster.world.seed >= UNREADABLE_TOO:  # scrubbing leaves out the logs that could not be opened
+            self.cluster.until(self._are_logs_open, OPENED_AGAIN_MS)
         self.cluster.wind_down()
         self.scrub(LOADED_MS)
+
+    def _are_logs_open(self) -> bool:
+        nodes = (self.cluster.node(node_id) for node_id in self.cluster.up)
+        return not any(partition.log.unopened for node in nodes for partition in node.replicas)
 
     def scrub(self, begun_ms: int) -> None:
         """Let each node scrub all its logs, beginning this long ago. The present pass may be past the damage, so the
