@@ -344,7 +344,7 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
     (plant_a_time_out_that_aborts_what_is_prepared, 3, "was told that it committed"),
     (plant_epochs_without_an_end, 36, "was given to another"),
     (plant_a_beginning_that_is_answered_and_forgotten, 2, "answers 48"),
-    (plant_answers_to_markers_of_another_transaction, 3, "nobody will end"),
+    (plant_answers_to_markers_of_another_transaction, 43, "nobody will end"),
     (plant_aborts_that_are_commits, 0, "nobody asked for that"),
     (plant_offsets_that_an_abort_commits, 0, "never committed"),
     (plant_aborted_records_that_take_committed_ones_away, 0, "the newest is None"),
