@@ -51,6 +51,7 @@ def console_broker() -> Iterator[EmbeddedBroker]:
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_as_recorded_and_accessible(opened: Opened, name: str, update: bool) -> None:
     opened.go(PAGES[name])
+    opened.page.keyboard.press("p")  # a page that updates itself would change meanwhile
     expect(opened.page.get_by_role("heading", level=1)).to_be_visible()
     assert opened.accessibility() == []
     check_golden(opened, name, update)
@@ -85,6 +86,21 @@ def test_a_live_page_asks_again_until_it_is_paused(opened: Opened, console_broke
     opened.page.keyboard.press("p")
     expect(opened.page.get_by_role("button", name="Update again")).to_have_attribute("aria-pressed", "true")
     assert all(each.startswith(opened.address.split("/?")[0]) for each in asked), "a request left the console"
+
+
+def test_a_console_that_does_not_answer(browser: Browser, console_address: str) -> None:
+    with open_page(browser, console_address) as found:
+        found.page.clock.install()
+        found.go("/topics")
+        alert = found.page.get_by_role("alert")
+        found.page.context.set_offline(True)
+        found.page.clock.run_for(11_000)
+        expect(alert).to_have_text(
+            "The console does not answer. What you see may be old. The page asks again by itself."
+        )
+        found.page.context.set_offline(False)
+        found.page.clock.run_for(11_000)
+        expect(alert).to_have_count(0)
 
 
 def test_new_messages_appear_by_themselves(opened: Opened, console_broker: EmbeddedBroker) -> None:

@@ -12,13 +12,18 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from ottla.client.errors import UnsupportedVersionError
 from ottla.console.page import time_in
+from ottla.console.pages import member_changes
 from ottla.console.pages.group import position_row
 from ottla.console.pages.group_changes import effect
-from ottla.console.pages.group_past import lag_at, rebalances_of
+from ottla.console.pages.group_past import lag_at, positions_at, rebalances_of, waited_at
 from ottla.console.pages.groups import matching
+from ottla.console.pages.member_changes import CAUSES, row_of
 from ottla.doctor.groups import Listed
 from ottla.doctor.snapshot import Commit, Committed, Generation, Group, GroupMember, Member
+from ottla.groups.history import Cause
+from ottla.protocol.messages.describe_observations import Change
 from ottla.testing import EmbeddedBroker
 from tests.harness.console.browser import Opened
 from tests.harness.console.golden import check_golden
@@ -74,11 +79,24 @@ def test_the_lag_at_a_time_needs_the_position_then() -> None:
     place = "t", 0
     group = Group("g", "classic", "Stable", committed={place: Committed(9)})
     commits = {place: [Commit(3, 100), Commit(9, 200)]}
-    assert lag_at(150, group, commits, {place: 10}) == 7
-    assert lag_at(250, group, commits, {place: 10}) == 1
-    assert lag_at(50, group, commits, {place: 10}) is None
-    assert lag_at(50, group, {place: []}, {place: 10}) == 1
-    assert lag_at(250, group, commits, {}) is None
+    assert lag_at(positions_at(150, group, commits), {place: 10}) == 7
+    assert lag_at(positions_at(250, group, commits), {place: 10}) == 1
+    assert lag_at(positions_at(50, group, commits), {place: 10}) is None
+    assert lag_at(positions_at(50, group, {place: []}), {place: 10}) == 1
+    assert lag_at(positions_at(250, group, commits), {}) is None
+
+
+def test_the_lag_in_time_is_the_wait_of_the_oldest_unread_record() -> None:
+    one, two = ("t", 0), ("t", 1)
+    seen = [(0, {one: 0}), (100, {one: 10}), (200, {one: 10}), (300, {one: 30})]
+    assert [waited_at({one: position}, seen) for position in (30, 29, 20, 10, 9, 0)] == [0, 5, 50, 100, 210, 300]
+    assert waited_at({one: 5}, seen[1:]) is None, "it waited since before the first of the times"
+    assert waited_at({one: 5}, seen[:2]) == 50
+    assert waited_at({one: None}, seen) is None
+    assert waited_at({one: 20, two: 0}, seen) is None, "the end of one partition is unknown"
+    assert waited_at({one: 20, two: 4}, [(at, {**ends, two: at // 50}) for at, ends in seen]) == 100
+    assert waited_at({one: 20}, [seen[0], (100, {}), *seen[2:]]) == 50
+    assert waited_at({}, seen) == 0
 
 
 def test_rebalances_name_who_came_and_went() -> None:
@@ -133,9 +151,58 @@ def test_large_batches_hide_no_partition(visitor: User, console_broker: Embedded
 def test_the_last_hour_shows_the_lag(visitor: User) -> None:
     past = visitor.json("/group/part/past", name="billing")
     assert past["lags"][-1]["lag"] == 5
+    assert past["lags"][-1]["waited_ms"] is None, "the records are years old"
     assert past["lags"][0]["lag"] is None
     assert past["is_whole"]
     assert "<svg" in visitor.get("/group/part/past", name="billing")
+
+
+def test_the_last_hour_shows_the_lag_in_time(visitor: User, console_broker: EmbeddedBroker) -> None:
+    """To within the distance of two points, and 0 for a group that has read everything."""
+    console_broker.create_topic("recent")
+    producer = Producer({"bootstrap.servers": console_broker.bootstrap_servers, "linger.ms": 0})
+    minutes = (50, 40, 20)
+    for each in minutes:
+        producer.produce("recent", b"", timestamp=int((time.time() - 60 * each) * 1000))
+    producer.flush()
+    for position, waits in ((1, 40), (2, 20), (3, 0)):
+        commit(console_broker, f"reads-{position}", [("recent", 0, position)])
+        last = visitor.json("/group/part/past", name=f"reads-{position}")["lags"][-1]
+        assert last["lag"] == 3 - position
+        assert waits * 60_000 <= last["waited_ms"] <= (waits + 5) * 60_000 if waits else last["waited_ms"] == 0
+
+
+def test_causes_of_changes_are_shown(visitor: User, console_broker: EmbeddedBroker) -> None:
+    for protocol in ("classic", "consumer"):
+        settings = {"bootstrap.servers": console_broker.bootstrap_servers, "group.id": f"why-{protocol}"}
+        consumer = Consumer({**settings, "client.id": "ada", "group.protocol": protocol})
+        consumer.subscribe(["orders"])
+        until = time.monotonic() + 60
+        while len(consumer.assignment()) < 2:
+            assert time.monotonic() < until
+            consumer.poll(0.1)
+        consumer.close()
+        view = visitor.json("/group/part/changes", name=f"why-{protocol}")
+        rows = [(each["cause"], each["member"]) for each in view["changes"]]
+        left, joined = ("a member left, or was removed", "ada /127.0.0.1"), ("a member joined", "ada /127.0.0.1")
+        assert (rows[0], rows[-1], view["missing"]) == (left, joined, "")
+        assert "a member left, or was removed" in visitor.get("/group/part/changes", name=f"why-{protocol}")
+
+
+def test_causes_that_no_node_remembers(
+    visitor: User, console_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        member_changes, "observations", lambda client, nodes, group: dict.fromkeys(nodes, UnsupportedVersionError("no"))
+    )
+    assert "nodes remember why a group changed" in visitor.json("/group/part/changes", name="billing")["missing"]
+    assert "No node has seen" not in visitor.get("/group/part/changes", name="billing")
+
+
+def test_each_cause_has_words() -> None:
+    assert CAUSES.keys() == set(Cause)
+    change = Change(1, 2, Cause.REBALANCE_TIMEOUT, "m", "ada", "/127.0.0.1", "", 300_000)
+    assert row_of(change).cause == "a member exceeded its rebalance timeout of 5 min"
 
 
 def test_a_group_that_does_not_exist_creates_nothing() -> None:

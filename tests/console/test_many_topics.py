@@ -114,7 +114,8 @@ def test_the_pages_cost_little_more_than_the_names() -> None:
     assert cpu_of(lambda: overview.load(context(cluster))) < 3 * names
 
 
-def test_the_doctor_of_a_large_cluster_waits_to_be_asked() -> None:
+def test_the_doctor_of_a_large_cluster_waits_to_be_asked_and_its_traffic_is_not_read() -> None:
     cluster = LargeCluster()
     assert overview.load_findings(context(cluster)).is_waiting
-    assert cluster.requests == ["metadata"]
+    assert overview.load_traffic(context(cluster)).is_large
+    assert cluster.requests == ["metadata", "metadata"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from ottla.client import Client, observations
 from ottla.client.errors import UnsupportedVersionError
 from ottla.console.page import ROWS, paged
+from ottla.console.pages import overview
 from ottla.console.pages.overview import overview_of
 from ottla.console.pages.topics import matching
 from ottla.console.rendering import rate
@@ -149,6 +151,30 @@ def test_rates_count_the_records_of_the_last_minute(console_broker: EmbeddedBrok
         assert rows["quiet"] == (300, 0.0)
         topic = visitor.json("/topic", name="busy")
         assert (topic["rate"], [each["rate"] for each in topic["partitions"]]) == (2.0, [1.0, 1.0])
+
+
+def test_traffic_is_what_arrived_since_the_last_reading(
+    console_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console_broker.create_topic("arriving")
+    clock = time.monotonic()
+    monkeypatch.setattr(overview, "time", SimpleNamespace(monotonic=lambda: clock))
+    with user(console_broker.bootstrap_servers) as visitor:
+        first = visitor.json("/overview/part/traffic")
+        assert (first["rate"], first["busiest"], first["window_s"]) == (0, [], 0)
+        assert "it takes two readings" in visitor.get("/overview/part/traffic")
+        producer = Producer({"bootstrap.servers": console_broker.bootstrap_servers})
+        for _ in range(20):
+            producer.produce("arriving", b"", timestamp=1)
+        producer.flush()
+        clock += 10
+        found = visitor.json("/overview/part/traffic")
+        assert (found["rate"], found["nodes"], found["window_s"]) == (2.0, {"1": 2.0}, 10.0)
+        assert found["busiest"] == [{"name": "arriving", "rate": 2.0}]
+        clock += 5
+        assert "write <strong>0</strong> records a second" in visitor.get("/overview/part/traffic")
+        clock += 1_000
+        assert visitor.json("/overview/part/traffic")["window_s"] == 0, "the last reading is too old"
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ QUESTION = {"principal": "User:ada", "operation": "READ", "kind": "TOPIC", "reso
 
 def reads() -> Iterator[Asked]:
     """The pages, parts and downloads, with each thing that they can be about."""
-    for path in ("/overview", "/overview/part/findings", "/overview/part/disks", "/topics",
+    for path in ("/overview", "/overview/part/findings", "/overview/part/traffic", "/overview/part/disks", "/topics",
                  "/messages", "/groups", "/share-groups", "/transactions", "/transactions/part/held", "/cluster",
                  "/cluster/part/behind", "/security", "/kmq-queues", "/pipelines"):  # fmt: skip
         yield Asked(path)
@@ -141,11 +141,13 @@ def reads() -> Iterator[Asked]:
         described = on_group(OP.DESCRIBE, name)
         yield Asked("/group", (described,), {"name": name})
         yield Asked("/group/part/ages", (described,), {"name": name})
+        yield Asked("/group/part/changes", (described,), {"name": name})
         yield Asked("/group/part/past", (described, on_topic(OP.DESCRIBE, OFFSETS)), {"name": name})
     for name in SHARE_GROUPS:
         described = on_group(OP.DESCRIBE, name)
         yield Asked("/share-group", (described,), {"name": name})
         yield Asked("/share-group/part/runs", (described,), {"name": name})
+        yield Asked("/share-group/part/changes", (described,), {"name": name})
         configs = on_group(OP.DESCRIBE_CONFIGS, name)
         yield Asked("/share-group/part/configs", (configs,), {"name": name})
         yield Asked("/dead-letters", (configs, on_topic(OP.DESCRIBE, "dlq.gravestones")), {"name": name})

@@ -71,9 +71,9 @@ def test_no_word_is_broken_that_fits_into_its_cell(browser: Browser, console_add
 def test_the_whole_navigation_is_visible(browser: Browser, console_address: str) -> None:
     """Each page is one touch away, in an area of at least 24 pixels, and Tab shows where it is."""
     with open_page(browser, console_address, viewport={"width": WIDTH, "height": 720}, has_touch=True) as found:
+        found.go("/security")
         for width in (WIDTH, 390, 768, 1023):
             found.page.set_viewport_size({"width": width, "height": 720})
-            found.go("/security")
             links = found.page.locator("header nav a")
             boxes = [each.bounding_box() or {"x": -1, "y": 0, "width": 0, "height": 0} for each in links.all()]
             assert len(boxes) == len([page for page in PAGES if page.label])

@@ -17,6 +17,7 @@ VARIES = [
     (re.compile(r"\b\d+ (s|min|h|days)\b"), "DURATION"),
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "UUID"),
     (re.compile(r"used \d+ %"), "used N %"),
+    (re.compile(r'button "Update again" \[pressed\]'), 'button "Stop updates"'),
     (re.compile(r"Ottla \d\S+,"), "Ottla VERSION,"),
 ]
 

@@ -11,7 +11,7 @@ from ottla.client.errors import ClientError, check
 from ottla.client.fetching import FetchedPart, PartitionFetch, post_fetch
 from ottla.console.group_reading import group_of
 from ottla.console.page import Change, Context, Page, Paged, Part, View, paged
-from ottla.console.pages import group_changes, group_past
+from ottla.console.pages import group_changes, group_past, member_changes
 from ottla.console.reading import READ_COMMITTED, extents, leaders_at, offsets
 from ottla.doctor.snapshot import Group, Member
 from ottla.escaping import visible
@@ -265,6 +265,7 @@ PAGE: Final = Page(
     parts=(
         Part("ages", "Oldest unread records", load_ages, refresh_s=15),
         Part("past", "The last hour", group_past.load, refresh_s=60),
+        Part("changes", "Why the group changed", member_changes.load),
     ),
     changes=(
         Change("reset", "Reset offsets", group_changes.reset_preview, group_changes.reset, group_changes.reset_fields),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from ottla.client.client import LATEST, TopicPartition
@@ -28,10 +29,12 @@ REBALANCES_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class LagAt:
-    """The group's lag at a time; None if its position then is unknown."""
+    """The group's lag at a time, in records, and in time: how long the oldest unread record had waited. None if its
+    position then, or the time of that record, is unknown."""
 
     at_ms: int
     lag: int | None
+    waited_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +114,62 @@ def lags_of(
     *ends_at, last = offsets_at(context, leaders, [*times, LATEST], unseen)
     commits = {place: history.commits.get((group.name, place), []) for place in places}
     found: list[LagAt] = []
-    for at, known in zip(times, ends_at, strict=True):
+    seen: list[tuple[int, Mapping[TopicPartition, int]]] = []
+    for at, known in zip([*times, now], [*ends_at, last], strict=True):
         ends = {place: end if end >= 0 else last.get(place, -1) for place, end in known.items()}
-        found.append(LagAt(at, lag_at(at, group, commits, ends)))
-    found.append(LagAt(now, lag_at(now, group, commits, last)))
+        seen.append((at, ends))
+        positions = positions_at(at, group, commits)
+        found.append(LagAt(at, lag_at(positions, ends), waited_at(positions, seen)))
     return tuple(found), ""
 
 
-def lag_at(
-    at_ms: int,
-    group: Group,
-    commits: Mapping[TopicPartition, Sequence[Commit]],
-    ends: Mapping[TopicPartition, int],
-) -> int | None:
-    """The lag at a time, where `ends` are the log ends at that time; None if a position or an end is unknown."""
-    lag = 0
+def positions_at(
+    at_ms: int, group: Group, commits: Mapping[TopicPartition, Sequence[Commit]]
+) -> dict[TopicPartition, int | None]:
+    """The position in each partition at a time, None where it is unknown."""
+    found: dict[TopicPartition, int | None] = {}
     for place, known in group.committed.items():
         before = [each.offset for each in commits[place] if each.at_ms <= at_ms]
-        position = before[-1] if before else None if commits[place] else known.offset
+        found[place] = before[-1] if before else None if commits[place] else known.offset
+    return found
+
+
+def lag_at(positions: Mapping[TopicPartition, int | None], ends: Mapping[TopicPartition, int]) -> int | None:
+    """The lag at a time, where `ends` are the log ends at that time; None if a position or an end is unknown."""
+    lag = 0
+    for place, position in positions.items():
         if position is None or place not in ends:
             return None
         lag += max(0, ends[place] - position)
     return lag
+
+
+def waited_at(
+    positions: Mapping[TopicPartition, int | None], seen: Sequence[tuple[int, Mapping[TopicPartition, int]]]
+) -> int | None:
+    """How long the oldest unread record had waited at the last of these times, in milliseconds. `seen`: times with the
+    log ends at each, oldest first. None if it waited since before the first of them, or if a position is unknown.
+
+    Between two times, records are taken to arrive evenly, so a short burst may be some minutes off.
+    """
+    waits = [
+        _waited(position, [(at, ends[place]) for at, ends in seen if place in ends])
+        for place, position in positions.items()
+    ]
+    return None if None in waits else max((each for each in waits if each is not None), default=0)
+
+
+def _waited(position: int | None, seen: Sequence[tuple[int, int]]) -> int | None:
+    """How long the record at this position had waited at the last of these times, with the log end at each."""
+    if position is None or not seen:
+        return None
+    now, end = seen[-1]
+    if position >= end:
+        return 0
+    for (earlier, low), (later, high) in reversed([*pairwise(seen)]):
+        if low <= position < high:
+            return now - round(earlier + (later - earlier) * (position - low) / (high - low))
+    return None
 
 
 def rebalances_of(generations: Sequence[Generation]) -> tuple[Rebalance, ...]:

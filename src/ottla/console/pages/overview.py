@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from ottla.client.errors import ClientError, check
 from ottla.console.finding_links import Links, links_in, reaching
 from ottla.console.letter_counts import NotSentBack, not_sent_back
 from ottla.console.page import Context, Page, Part, View
-from ottla.console.reading import metadata_of_all
+from ottla.console.reading import leaders_of, metadata_of_all, offsets
 from ottla.doctor import Evidence, Snapshot, diagnose, gather
 from ottla.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
@@ -20,10 +21,14 @@ SHARED_S: Final = 5.0
 """Seconds for which a snapshot is used again, by all sessions of a login: it is the dearest thing that pages read."""
 SEVERITIES: Final = ("note", "warning", "data at risk")
 FINDINGS_MAX: Final = 50
+MEASURED_S: Final = (2.0, 120.0)
+"""How far apart two readings of the traffic are, at least and at most."""
+BUSIEST_MAX: Final = 5
+"""Topics whose traffic is shown."""
 LETTERS_MAX: Final = 10
 """Share groups with dead letters that are listed."""
 AUTOMATIC_PARTITIONS_MAX: Final = 5_000
-"""On a larger cluster the doctor runs when asked to: its snapshots are large there."""
+"""On a larger cluster the doctor runs when asked to, and traffic is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +189,60 @@ def findings_of(evidence: Evidence | None, took_s: float, context: Context) -> F
     )
 
 
+# ---- traffic -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTraffic:
+    """A topic, and how many records a second producers wrote to it."""
+
+    name: str
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic(View):
+    """Records a second since the reading before, `window_s` ago: all, by the node that leads their partition, and of
+    the busiest topics. `window_s` is 0 after the first reading. `is_large`: the cluster is too large to read."""
+
+    rate: float
+    nodes: Mapping[int, float]
+    busiest: tuple[TopicTraffic, ...]
+    unseen: tuple[str, ...]
+    window_s: float
+    is_large: bool
+
+
+def load_traffic(context: Context) -> Traffic:
+    """The records that producers wrote between the last reading of this session and a new one."""
+    leaders = leaders_of(each for each in metadata_of_all(context).topics if not each.is_internal)
+    unseen = list[str]()
+    is_large = len(leaders) > AUTOMATIC_PARTITIONS_MAX
+    ends = {} if is_large else offsets(context, leaders, unseen=unseen)
+    now_s = time.monotonic()
+    before_s, before = context.session.memory.get("ends", (now_s, ends))
+    window_s = now_s - before_s
+    is_measured = MEASURED_S[0] <= window_s <= MEASURED_S[1]
+    if before_s == now_s or window_s >= MEASURED_S[0]:
+        context.session.memory["ends"] = now_s, ends
+    nodes, by_topic = dict[int, float](), dict[str, float]()
+    for place in ends.keys() & before.keys() if is_measured else ():
+        rate = max(0, ends[place] - before[place]) / window_s
+        nodes[leaders[place]] = nodes.get(leaders[place], 0) + rate
+        by_topic[place[0]] = by_topic.get(place[0], 0) + rate
+    busiest = sorted(by_topic.items(), key=lambda each: (-each[1], each[0]))[:BUSIEST_MAX]
+    return Traffic(
+        title="Traffic",
+        command=context.command("topics", "list"),
+        rate=sum(nodes.values()),
+        nodes=dict(sorted(nodes.items())),
+        busiest=tuple(TopicTraffic(name, rate) for name, rate in busiest if rate),
+        unseen=tuple(unseen),
+        window_s=window_s if is_measured else 0,
+        is_large=is_large,
+    )
+
+
 # ---- disks ---------------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +299,7 @@ PAGE: Final = Page(
     key="o",
     parts=(
         Part("findings", "What needs attention", load_findings, refresh_s=20, is_first=True),
+        Part("traffic", "Traffic", load_traffic, refresh_s=5),
         Part("disks", "Disks", load_disks, refresh_s=60),
     ),
 )

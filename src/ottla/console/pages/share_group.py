@@ -22,7 +22,7 @@ from ottla.client.share_partitions import (
 from ottla.console.config_authors import Configs, configs_view
 from ottla.console.group_reading import group_of
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
-from ottla.console.pages import dead_letters, group_changes, share_changes
+from ottla.console.pages import dead_letters, group_changes, member_changes, share_changes
 from ottla.console.pages.group import MemberRow, member_row
 from ottla.console.reading import Config
 from ottla.console.worker_reasons import cut, shown_reasons
@@ -367,6 +367,7 @@ PAGE: Final = Page(
     parts=(
         Part("letters", "Dead letters", load_letters, refresh_s=5, is_first=True),
         Part("runs", "Records in flight", load_runs, refresh_s=2, is_first=True, folds=True),
+        Part("changes", "Why the group changed", member_changes.load, folds=True),
         Part("configs", "Configs", load_configs, refresh_s=30, folds=True),
     ),
     changes=(
