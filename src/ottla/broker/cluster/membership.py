@@ -140,6 +140,9 @@ class Membership:
         self._predecessor: str | None = None
         """The incarnation in the node's row when this one started."""
         self._has_registered = False
+        self.is_replaced = False
+        """Whether another process has registered as this node since this one did, such as a copy of the data directory
+        on another machine: this one is no node any more, also after that one has ended."""
         self._is_leaving = False
         self._is_writing = False
 
@@ -243,13 +246,6 @@ class Membership:
         """Whether the others still consider this node alive, and it knows all they had agreed on."""
         return now <= self._fresh_until
 
-    @property
-    def is_replaced(self) -> bool:
-        """Whether another process has registered as this node since this one did: this one is no node any more, also
-        after that one has ended."""
-        known = self._metadata.image.nodes.get(str(self.members.node_id))
-        return self.record is None and self._is_replaced(known)
-
     def seen(self, now: Millis, present: Mapping[int, str]) -> None:
         """These incarnations of these nodes are live now."""
         self.controller.present = dict(present)
@@ -260,6 +256,8 @@ class Membership:
         it has."""
         record = self.record
         self._has_registered = self._has_registered or record is not None
+        has_row = str(self.members.node_id) in self._metadata.image.nodes
+        self.is_replaced = record is None and has_row and self._has_registered
         if record is not None and record.state is NodeState.ACTIVE:
             self.members.has_joined = True
         return self.members.has_joined
@@ -357,10 +355,6 @@ class Membership:
         record = self.record
         return record is not None and record.state is (NodeState.ACTIVE if self._is_leaving else NodeState.FENCED)
 
-    def _is_replaced(self, known: NodeRecord | None) -> bool:
-        """Whether this row of the node is a successor's, such as a copy of the data directory on another machine."""
-        return known is not None and self._has_registered
-
     def _is_overtaken(self, known: NodeRecord | None) -> bool:
         """Whether another incarnation has registered between the start of this one and its own registration."""
         return known is not None and known.incarnation != self._predecessor
@@ -381,10 +375,10 @@ class Membership:
                 self._look_at_given_up()
                 yield RowBatch([RowChange(f"{PREFIX}{node_id}", replace(row, version=0), record.version)])
             return
-        known = image.nodes.get(str(node_id))
-        if record is None and self._is_replaced(known):
+        if self.is_replaced:
             self._notes(f"another process has registered as node {node_id}: this one takes no part any more, stop it")
             return
+        known = image.nodes.get(str(node_id))
         if record is None and self._is_overtaken(known):
             self._intact = False  # the other one may have stored records that are not here
             if not self.is_fresh(now):
