@@ -26,6 +26,18 @@ from ottla.client.client import EARLIEST, LATEST, Client
 from ottla.client.connection import Connection
 from ottla.client.errors import BrokerError, ClientError, check
 from ottla.protocol.apis import ApiKey
+from ottla.protocol.dead_letters import (
+    FIRST_FAILURE,
+    LAST_CLIENT,
+    LAST_FAILURE,
+    LAST_MEMBER,
+    OWN,
+    PREFIX,
+    REASON_DELIVERY,
+    REJECTED,
+    TOO_OFTEN,
+    WORKER_REASON,
+)
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -38,27 +50,12 @@ from ottla.protocol.records.compression import READER_BYTES_MAX
 from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.protocol.records.record import Record, build_batch, decode_records
 
-PREFIX: Final = "__dlq.errors."
-FIRST_FAILURE: Final = "ottla-first-failure-ms"
-LAST_FAILURE: Final = "ottla-last-failure-ms"
-"""Headers that only Ottla writes: milliseconds since 1970."""
-LAST_MEMBER: Final = "ottla-last-failure-member"
-LAST_CLIENT: Final = "ottla-last-failure-client"
-"""Headers that only Ottla writes: the member that had the record last, and its client id."""
-WORKER_REASON: Final = "ottla-failure-reason"
-REASON_DELIVERY: Final = "ottla-failure-reason-delivery"
-"""Headers that only Ottla writes: the last reason that a member gave, and the number of the delivery it explains."""
-OWN: Final = (PREFIX, FIRST_FAILURE, LAST_FAILURE, LAST_MEMBER, LAST_CLIENT, WORKER_REASON)
-"""The beginnings of the headers that a dead letter adds."""
 COUNT_HEADER: Final = "ottla-redrive-count"
 REDRIVE_PREFIX: Final = "ottla-redrive."
 """Names of the consumer groups that keep the progress of redrives: this and the share group."""
 DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 """The group config that names the dead-letter topic."""
-REASONS: Final = {
-    "rejected": "Offset rejected by client.",
-    "exhausted": "Offset delivery count exceeded the threshold.",
-}
+REASONS: Final = {"rejected": REJECTED, "exhausted": TOO_OFTEN}
 """Kafka's sentences in a dead letter, by their short names."""
 
 BATCH: Final = 500

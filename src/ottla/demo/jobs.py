@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection, wait
 
-from ottla.client.dead_letters import PREFIX
 from ottla.demo.worker import BUSY_SHOP, DONE, REJECTED, SERVER_DOWN, SERVER_UP, SHOP, WORK_S
+from ottla.protocol.dead_letters import PREFIX
 
 JOBS, QUEUE = "jobs", "workers"
 REQUEST_TIMEOUT_S = 20.0

@@ -53,6 +53,18 @@ from ottla.log.files import FileSlice, ReadError
 from ottla.machine import Millis, Ticket, WallClock, WallMillis
 from ottla.metadata.store import StoreError
 from ottla.metadata.topic_names import fault_of
+from ottla.protocol.dead_letters import (
+    FIRST_FAILURE,
+    LAST_CLIENT,
+    LAST_FAILURE,
+    LAST_MEMBER,
+    OWN,
+    PREFIX,
+    REASON_DELIVERY,
+    REJECTED,
+    TOO_OFTEN,
+    WORKER_REASON,
+)
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.records.batch import HEADER_BYTES, BatchHeader, has_valid_crc, iter_batches, peek
 from ottla.protocol.records.errors import CorruptRecordsError
@@ -68,19 +80,6 @@ BATCH_BYTES: Final = 256 << 10
 RETRY_MS_MIN: Final = 1_000
 RETRY_MS_MAX: Final = 30_000
 MINUTE_MS: Final = 60_000
-
-REJECTED: Final = "Offset rejected by client."
-TOO_OFTEN: Final = "Offset delivery count exceeded the threshold."
-PREFIX: Final = "__dlq.errors."
-FIRST_FAILURE: Final = "ottla-first-failure-ms"
-LAST_FAILURE: Final = "ottla-last-failure-ms"
-"""Headers that Kafka lacks: milliseconds since 1970."""
-LAST_MEMBER: Final = "ottla-last-failure-member"
-LAST_CLIENT: Final = "ottla-last-failure-client"
-"""The member that had the record last, and its client id."""
-REASON: Final = "ottla-failure-reason"
-REASON_DELIVERY: Final = "ottla-failure-reason-delivery"
-"""The last reason that a member gave, and the number of the delivery that it explains."""
 
 SENT_MAX: Final = 4
 """At most this many parts of one group's dead letters are in flight to other nodes at once."""
@@ -574,7 +573,7 @@ def _letter(wall: WallClock, now: Millis, record: Record, pending: DeadLetterRan
         if text:
             said.append((name, text.encode("utf-8", "replace")))
     if pending.failure.reason is not None:
-        said.append((REASON, pending.failure.reason.text.encode("utf-8", "replace")))
+        said.append((WORKER_REASON, pending.failure.reason.text.encode("utf-8", "replace")))
         said.append((REASON_DELIVERY, str(pending.failure.reason.delivery_count).encode()))
     if not copy:
         return Record(-1, wall.at(now), None, None, said)
@@ -589,11 +588,11 @@ def _mended(wall_ms: WallMillis, letter: Record, error: ErrorCode) -> list[Recor
     # The topic accepts only smaller records than the source topic: at least identify the record.
     if letter.value is not None:
         return [Record(-1, wall_ms, letter.key, None, _provenance(letter.headers))]
-    shorter = [each for each in letter.headers if each[0] not in (REASON, REASON_DELIVERY, LAST_MEMBER, LAST_CLIENT)]
+    extras = WORKER_REASON, REASON_DELIVERY, LAST_MEMBER, LAST_CLIENT
+    shorter = [each for each in letter.headers if each[0] not in extras]
     return [Record(-1, wall_ms, letter.key, None, shorter)] if len(shorter) < len(letter.headers) else []
 
 
 def _provenance(headers: Headers) -> Headers:
     """Only the headers that a dead letter itself adds."""
-    own = (PREFIX, FIRST_FAILURE, LAST_FAILURE, LAST_MEMBER, LAST_CLIENT, REASON)
-    return [(name, value) for name, value in headers if isinstance(name, str) and name.startswith(own)]
+    return [(name, value) for name, value in headers if isinstance(name, str) and name.startswith(OWN)]
