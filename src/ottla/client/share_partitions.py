@@ -313,9 +313,10 @@ def frequent_reasons(partitions: Iterable[HasReasons]) -> tuple[FrequentReason, 
     """The reasons of all these partitions together, the most common first."""
     found: dict[str, FrequentReason] = {}
     for part in partitions:
-        for text, failures, last_ms in ((each.text, each.failures, each.last_ms) for each in part.reasons):
-            known = found.get(text, FrequentReason(text, 0, 0))
-            found[text] = FrequentReason(text, known.failures + failures, max(known.last_ms, last_ms))
+        for each in part.reasons:
+            known = found.get(each.text, FrequentReason(each.text, 0, 0))
+            last_ms = max(known.last_ms, each.last_ms)
+            found[each.text] = FrequentReason(each.text, known.failures + each.failures, last_ms)
     return tuple(sorted(found.values(), key=lambda each: (-each.failures, -each.last_ms, each.text)))
 
 

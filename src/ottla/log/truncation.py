@@ -111,15 +111,13 @@ def cut_to(log: LogState, offset: int, now: int, *, durable: bool = True, others
 def _cut_segment(log: LogState, segment: Segment, offset: int, others_have_all: bool) -> int:
     """Drop the batches from `offset` on, or all if the disk can't read where they begin and `others_have_all`. Returns
     the new end. Raises OSError."""
-    interval = log.config.index_interval_bytes
     try:
-        end = segment.truncate(offset, interval)
+        end = segment.truncate(offset, log.config.index_interval_bytes)
         segment.resume()
     except ReadError:
         if not others_have_all:
             raise
-        end = segment.truncate(segment.base_offset, interval)
-        segment.resume()
+        return _cut_segment(log, segment, segment.base_offset, others_have_all=False)
     return end
 
 

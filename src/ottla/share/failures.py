@@ -85,12 +85,12 @@ class Failures:
         known = self._texts.get(text)
         if known is not None:
             return known
-        size = len(text.encode("utf-8", "replace"))
+        size = _size(text)
         if self._text_bytes + size > REASON_BYTES_MAX:
             runs = self._runs
             used = {each.reason.text for _, _, each in runs.within(runs.start, runs.end) if each.reason is not None}
             self._texts = dict(zip(used, used, strict=True))
-            self._text_bytes = sum(len(each.encode("utf-8", "replace")) for each in used)
+            self._text_bytes = sum(map(_size, used))
             if self._text_bytes + size > REASON_BYTES_MAX:
                 return None
         self._text_bytes += size
@@ -137,5 +137,10 @@ class Failures:
 
     def check(self) -> None:
         self._runs.check()
-        assert self._text_bytes == sum(len(each.encode("utf-8", "replace")) for each in self._texts)
+        assert self._text_bytes == sum(map(_size, self._texts))
         assert self._text_bytes <= REASON_BYTES_MAX
+
+
+def _size(text: str) -> int:
+    """The bytes of a text in UTF-8."""
+    return len(text.encode("utf-8", "replace"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ottla.log.files import FileSystem
@@ -86,9 +86,7 @@ def rebuild_producers(
     if verify:
         replayed += _verify_transaction_indexes(directory, segments, start, end_offset, expected, note)
     if start < end_offset:
-        for at, segment in enumerate(segments):
-            if at + 1 == len(segments) or segments[at + 1].base_offset > start:
-                replayed += _replay(segment, producers, start)
+        replayed += sum(_replay(segment, producers, start) for segment in _from(start, segments))
     producers.end_offset = end_offset
     return replayed
 
@@ -111,9 +109,8 @@ def _verify_transaction_indexes(
     If they differ, rebuild all from the batches. Without a summary, the indexes are trusted. Returns the number of
     replayed batches."""
     if start < end_offset:
-        for at, segment in enumerate(segments):
-            if at + 1 == len(segments) or segments[at + 1].base_offset > start:
-                segment.txn_index.truncate_to(start)
+        for segment in _from(start, segments):
+            segment.txn_index.truncate_to(start)
     bases = {segment.base_offset for segment in segments}  # retention may have deleted others since
     if not expected or indexed(segments) == {base: expected[base] for base in expected if base in bases}:
         return 0
@@ -122,6 +119,13 @@ def _verify_transaction_indexes(
         segment.txn_index.truncate_to(segment.base_offset)
     all_producers = ProducerState(0)
     return sum(_replay(segment, all_producers, segment.base_offset) for segment in segments)
+
+
+def _from(start: int, segments: list[Segment]) -> Iterator[Segment]:
+    """The segments that may have offsets from `start` on."""
+    for at, segment in enumerate(segments):
+        if at + 1 == len(segments) or segments[at + 1].base_offset > start:
+            yield segment
 
 
 def _replay(segment: Segment, producers: ProducerState, start: int) -> int:
