@@ -256,8 +256,8 @@ class Membership:
         it has."""
         record = self.record
         self._has_registered = self._has_registered or record is not None
-        has_row = str(self.members.node_id) in self._metadata.image.nodes
-        self.is_replaced = record is None and has_row and self._has_registered
+        known = self._metadata.image.nodes.get(str(self.members.node_id))
+        self.is_replaced = record is None and self._is_replaced(known)
         if record is not None and record.state is NodeState.ACTIVE:
             self.members.has_joined = True
         return self.members.has_joined
@@ -354,6 +354,10 @@ class Membership:
         """Whether the row of this incarnation is wrong: it was given up, or made active although it leaves."""
         record = self.record
         return record is not None and record.state is (NodeState.ACTIVE if self._is_leaving else NodeState.FENCED)
+
+    def _is_replaced(self, known: NodeRecord | None) -> bool:
+        """Whether this row of the node is a successor's."""
+        return known is not None and self._has_registered
 
     def _is_overtaken(self, known: NodeRecord | None) -> bool:
         """Whether another incarnation has registered between the start of this one and its own registration."""
