@@ -37,7 +37,7 @@ def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
     with said.open("w") as out, complained.open("w") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
     try:
-        code = process.wait(280)
+        code = process.wait(600)
         soon(lambda: is_gone(process.pid), "the demo ends and leaves no processes behind")
     finally:
         with suppress(ProcessLookupError):
