@@ -113,6 +113,87 @@ def test_where_nobody_is_eligible_the_longest_log_leads_once_all_have_reported()
     assert (alone.leader, alone.recovering) == (1, True)
 
 
+def killed_at_once() -> PartitionRecord:
+    """All in-sync replicas were killed, and have started again."""
+    nobody = settled(WHOLE, NodeStates(frozenset(), killed=frozenset((1, 2, 3))), TWO)
+    assert (nobody.leader, nobody.elr, nobody.unproven) == (-1, (1, 2, 3), (1, 2, 3))
+    return nobody
+
+
+def test_of_killed_replicas_the_one_with_the_longest_log_leads_once_enough_have_reported() -> None:
+    nobody, two = killed_at_once(), frozenset((1, 3))
+    ends = {1: LogEnd(5, 10), 3: LogEnd(5, 12)}
+    for nodes in (
+        NodeStates(frozenset((1,)), log_ends={1: ends[1]}),
+        NodeStates(two, log_ends={3: ends[3]}),
+        NodeStates(frozenset((1,)), log_ends=ends),
+    ):
+        assert settled(nobody, nodes, TWO) is nobody, nodes
+    led = settled(nobody, NodeStates(two, log_ends=ends), TWO)
+    assert (led.leader, led.isr, led.elr, led.unproven) == (3, (3,), (1, 2), (1, 2))
+    assert led.unclean_epoch == -1
+    by_epoch = NodeStates(two, log_ends={**ends, 1: LogEnd(6, 9)})
+    assert settled(nobody, by_epoch, TWO).leader == 1
+
+
+def test_a_killed_replica_waits_for_none_where_one_replica_may_acknowledge() -> None:
+    assert settled(killed_at_once(), active(2), Rules(1)).leader == 2
+    alone = settled(PartitionRecord((1,), (1,), 1), NodeStates(frozenset(), killed=frozenset((1,))), TWO)
+    assert settled(alone, active(1), TWO).leader == 1
+
+
+def test_an_eligible_replica_that_was_not_killed_leads_at_once() -> None:
+    mixed = replace(killed_at_once(), unproven=(1, 2))
+    assert settled(mixed, NodeStates(frozenset((1, 3)), log_ends={1: LogEnd(5, 12)}), TWO).leader == 3
+
+
+def test_killed_replicas_lead_at_once_where_unclean_elections_are_allowed() -> None:
+    led = settled(killed_at_once(), active(2), replace(TWO, unclean=True))
+    assert (led.leader, led.recovering, led.unclean_epoch) == (2, True, led.leader_epoch)
+
+
+def test_a_killed_replica_stays_unproven_until_it_is_in_sync_again() -> None:
+    pair = PartitionRecord((1, 2, 3), (1, 2), 1, 5, 9)
+    left = settled(pair, NodeStates(frozenset((1,)), killed=frozenset((2,))), TWO)
+    assert (left.leader, left.isr, left.elr, left.unproven) == (1, (1,), (2,), (2,))
+    without_leader = settled(left, active(2), TWO)
+    assert (without_leader.leader, without_leader.elr, without_leader.unproven) == (-1, (2, 1), (2,))
+    assert settled(without_leader, active(1, 2), TWO).leader == 1
+    back = altered(left, IsrProposal(1, left.leader_epoch, left.partition_epoch, ((1, 11), (2, 12))), NODES, TWO)
+    assert isinstance(back, PartitionRecord)
+    assert (back.isr, back.elr, back.unproven) == ((1, 2), (), ())
+
+
+def test_a_replica_that_was_down_is_unproven_when_it_starts_again_after_a_kill() -> None:
+    alone = PartitionRecord((1, 2, 3), (1,), 1, 5, 9, elr=(2,))
+    nodes = NodeStates(frozenset((1,)), killed=frozenset((2,)))
+    assert duties.is_concerned(alone, nodes)
+    assert settled(alone, nodes, TWO).unproven == (2,)
+
+
+def test_fewer_killed_replicas_than_acknowledge_a_record_are_not_eligible() -> None:
+    """Replica 3 has lost bytes: whether 1 or 2 lies is not known."""
+    pair = PartitionRecord((1, 2, 3), (1, 3), 1, 5, 9)
+    after = settled(pair, NodeStates(frozenset(), damaged=frozenset((3,)), killed=frozenset((1, 3))), TWO)
+    assert (after.leader, after.isr, after.elr, after.unproven, after.last_known_elr) == (-1, (), (), (), (1,))
+    ends = {1: LogEnd(-1, 0), 2: LogEnd(5, 7), 3: LogEnd(5, 8)}
+    assert settled(after, active(1, 2), TWO).leader == -1
+    assert settled(after, replace(ALL, log_ends=ends), TWO).leader == 3
+
+
+def test_a_leaving_leader_stays_while_the_only_other_replica_is_unproven() -> None:
+    alone = PartitionRecord((1, 2, 3), (1,), 1, 5, 9, elr=(2,), unproven=(2,))
+    assert settled(alone, NodeStates(frozenset((2,)), frozenset((1,))), TWO) is alone
+
+
+def test_a_killed_node_that_is_given_up_before_it_was_active_leaves_its_replicas_unproven() -> None:
+    node = NodeRecord("a", 1, incarnation="new", state=NodeState.STARTING, killed=True)
+    image = image_of(TopicImage("t", TopicRecord(bytes(16), {}, (PartitionRecord((1, 2), (1,), 1),)), 1), {"1": node})
+    rows = rows_of(image, turnover(image, {}), Rules(1))
+    (placed,) = next(row.record.partitions for row in rows if isinstance(row.record, TopicRecord))
+    assert placed.unproven == (1,)
+
+
 def test_replicas_that_have_lost_all_records_do_not_stop_an_election_if_another_one_has_them() -> None:
     down = PartitionRecord((1, 2, 3), (), -1, 5, 9)
     for emptied, min_isr, leader in ((1, 2, 2), (2, 3, 3), (1, 1, -1), (2, 2, -1), (3, 3, -1)):
@@ -305,16 +386,17 @@ def test_where_a_log_ends_counts_only_in_the_leader_epoch_in_which_it_was_report
 ids = st.frozensets(st.integers(1, 3))
 
 
-@given(st.lists(st.tuples(ids, ids, ids, st.booleans()), max_size=12), st.integers(1, 3), st.integers(1, 3))
+@given(st.lists(st.tuples(ids, ids, ids, ids, st.booleans()), max_size=12), st.integers(1, 3), st.integers(1, 3))
 def test_whatever_happens_the_record_makes_sense(
-    turns: list[tuple[frozenset[int], frozenset[int], frozenset[int], bool]], count: int, min_isr: int
+    turns: list[tuple[frozenset[int], frozenset[int], frozenset[int], frozenset[int], bool]], count: int, min_isr: int
 ) -> None:
     """Sets within the replicas, disjoint, a leader in sync, epochs that only
     rise; and where a clean leader is there one leads."""
     replicas = (1, 2, 3)[:count]
     placed = PartitionRecord(replicas, replicas, 1)
-    for here, leaving, damaged, unclean in turns:
-        nodes = NodeStates(here - leaving - damaged, leaving - damaged, damaged)
+    for here, leaving, damaged, killed, unclean in turns:
+        killed -= here | leaving  # they are starting
+        nodes = NodeStates(here - leaving - damaged, leaving - damaged, damaged, killed)
         after = settled(placed, nodes, Rules(min_isr, unclean))
         assert set(after.isr) <= set(replicas)
         assert set(after.elr) <= set(replicas)
@@ -325,7 +407,8 @@ def test_whatever_happens_the_record_makes_sense(
         assert (after.leader_epoch > placed.leader_epoch) == (led_by_log or after.leader != placed.leader)
         assert after.leader_epoch - placed.leader_epoch <= 1 or led_by_log
         assert after.partition_epoch - placed.partition_epoch == (after != placed)
-        if nodes.active & {*placed.isr, *placed.elr}:
+        assert set(after.unproven) <= set(after.elr)
+        if nodes.active & {*placed.isr, *placed.elr} - {*placed.unproven}:
             assert after.leader in nodes.active
             assert unclean or not after.recovering or placed.recovering
         if not unclean and after.leader != -1 and count > 1:

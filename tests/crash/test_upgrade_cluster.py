@@ -84,8 +84,9 @@ def test_the_previous_version_reads_the_rows_of_this_one(previous: Path) -> None
         refusing={PLACE: 3},
         log_ends={PLACE: (3, LogEnd(2, 10))},
         lost_commits=7,
+        killed=True,
     )
-    topic = TopicRecord(TOPIC_ID, {}, (PartitionRecord((1, 2), (1,), 1, 3, unclean_epoch=3),))
+    topic = TopicRecord(TOPIC_ID, {}, (PartitionRecord((1, 2), (1,), 1, 3, elr=(2,), unclean_epoch=3, unproven=(2,)),))
     rows = {"nodes/1": node.encode().decode(), "topic/t": topic.encode().decode()}
     environment = {**os.environ, "PYTHONPATH": str(previous)}
     done = subprocess.run(
@@ -95,7 +96,11 @@ def test_the_previous_version_reads_the_rows_of_this_one(previous: Path) -> None
     known = json.loads(rows["nodes/1"]) | json.loads(rows["topic/t"])
     written = json.loads(done.stdout)
     assert written == {name: value for name, value in known.items() if name in written}
-    assert known.keys() - written.keys() == {"incomplete", "refusing", "log_ends", "lost_commits", "unclean"}
+    left_out = {"incomplete", "refusing", "log_ends", "lost_commits", "killed", "unclean", "unproven"}
+    assert known.keys() - written.keys() == left_out
+    assert NodeRecord.decode(node.encode()) == node
+    assert TopicRecord.decode(topic.encode()) == topic
+    assert TopicRecord.decode(topic.encode(), topic.partitions).partitions[0] is topic.partitions[0]
 
 
 def test_without_the_history_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

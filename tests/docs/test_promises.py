@@ -20,6 +20,7 @@ DURABILITY, CLUSTER, OPERATIONS = "docs/durability.md", "docs/cluster.md", "docs
 PROVEN_CELL_BY_CELL = ("1", "all")
 """First cells of the rows that tests/sim/test_durability.py reads from the page."""
 
+TAILS = "sim/test_lost_tails.py"
 LYING, STATES, ADOPTED = "sim/test_lying_disks.py", "sim/test_disk_states.py", "sim/test_adopted_topics.py"
 ELECTED, BY_HAND = "sim/test_cluster_scenarios_elected.py", "sim/test_cluster_scenarios.py"
 KEPT = "sim/test_durability.py::test_a_record_is_kept_where_the_page_says_so"
@@ -64,6 +65,14 @@ ROWS: dict[str, dict[str, list[str]]] = {
         "an older copy put over the directory (`cp -r backup/* data/`)": [
             DISK_LIES,
             "log/test_incarnations.py::test_a_copy_put_over_the_directory_is_noticed",
+        ],
+        "the newest batches are lost, or an older copy replaces the newest segment, after a kill": [
+            f"{TAILS}::test_of_killed_replicas_the_one_with_the_longest_log_leads",
+            f"{TAILS}::test_a_killed_replica_leads_nothing_before_it_has_caught_up",
+            "server/test_lying_disks.py::test_a_killed_leader_that_has_lost_its_newest_batches_starts_first",
+        ],
+        "the volume goes back to a snapshot that was made while the node ran": [
+            f"{TAILS}::test_a_volume_that_goes_back_to_a_snapshot_does_not_lead"
         ],
         "a flipped bit in the middle of a log": [
             BENEATH,
@@ -199,6 +208,20 @@ PROMISES: dict[str, dict[str, list[str]]] = {
         "never cut below its own high watermark": [
             "broker/test_following.py::test_a_replica_keeps_what_is_committed_until_the_cluster_has_accepted_its_loss",
             f"{LYING}::test_a_replica_that_refuses_to_be_cut_leads_instead",
+        ],
+        "of the eligible replicas are up, the one with the longest log leads": [
+            f"{ELECTIONS}::test_of_killed_replicas_the_one_with_the_longest_log_leads_once_enough_have_reported",
+            f"{TAILS}::test_a_replica_that_was_killed_last_waits_for_one_that_was_killed_before",
+        ],
+        "because others have lost records too, none is eligible": [
+            f"{ELECTIONS}::test_fewer_killed_replicas_than_acknowledge_a_record_are_not_eligible"
+        ],
+        "stopped cleanly leads at once": [
+            f"{ELECTIONS}::test_an_eligible_replica_that_was_not_killed_leads_at_once",
+            f"{TAILS}::test_a_replica_that_stopped_cleanly_waits_for_no_other",
+        ],
+        "only the logs of replicas that are up are compared": [
+            f"{ELECTIONS}::test_a_killed_replica_waits_for_none_where_one_replica_may_acknowledge"
         ],
         "the one with the longest log leads": [
             f"{ELECTIONS}::test_where_nobody_is_eligible_the_longest_log_leads_once_all_have_reported"

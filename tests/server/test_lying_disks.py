@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.cli.main import main
+from ottla.protocol.records.batch import iter_batches
 from ottla.testing import EmbeddedCluster
 from tests.harness.waiting import soon
 
@@ -91,6 +92,35 @@ def test_the_node_with_the_spoiled_disk_starts_first(tmp_path: Path, spoil: Call
             cluster.start_node(node, wait=False)
         cluster.wait_in_sync("t")
         assert read_all(cluster, 2 * RECORDS) == [str(number).encode() for number in range(2 * RECORDS)]
+
+
+def cut_the_newest_batches(data: Path) -> None:
+    log = data / "t-0" / f"{0:020d}.log"
+    octets = log.read_bytes()
+    places = [position for _, position in iter_batches(octets)]
+    log.write_bytes(octets[: places[len(places) // 2]])
+
+
+def test_a_killed_leader_that_has_lost_its_newest_batches_starts_first(tmp_path: Path) -> None:
+    """No checkpoint shows that they are missing. The next node has them."""
+    settings = {"min.insync.replicas": "2", "replica.high.watermark.checkpoint.interval.ms": "3600000"}
+    with EmbeddedCluster(nodes=3, settings=settings, directory=tmp_path / "cluster") as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_topics([NewTopic("t", 1, 3)])["t"].result(30)
+        produce(cluster, 0)
+        spoilt = cluster.leader_of("t")
+        for node in NODES:
+            cluster.pause(node)  # so that none sees another one die
+        for node in NODES:
+            cluster.kill(node)
+        cut_the_newest_batches(Path(cluster.directory, str(spoilt)))
+        second, third = (node for node in NODES if node != spoilt)
+        for node in (spoilt, second):
+            cluster.start_node(node)
+        assert cluster.leader_of("t") == second
+        cluster.start_node(third, wait=False)
+        cluster.wait_in_sync("t")
+        assert read_all(cluster, RECORDS) == [str(number).encode() for number in range(RECORDS)]
 
 
 def test_a_topic_that_the_restored_store_does_not_know_is_adopted(tmp_path: Path) -> None:

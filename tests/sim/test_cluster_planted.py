@@ -151,8 +151,8 @@ def gives_up_only_what_others_lead_that_are_there(patch: pytest.MonkeyPatch) -> 
     """A node that has said that a log takes nothing answers as its leader while all who may lead seem down."""
     moves_away = Controller.moves_away
 
-    def moved(self: Controller, place: TopicIdPartition, nodes: NodeStates) -> bool:
-        return moves_away(self, place, replace(nodes, active=nodes.active & {*(self.present or {})}))
+    def moved(self: Controller, place: TopicIdPartition, nodes: NodeStates, **given: bool) -> bool:
+        return moves_away(self, place, replace(nodes, active=nodes.active & {*(self.present or {})}), **given)
 
     patch.setattr(Controller, "moves_away", moved)
 

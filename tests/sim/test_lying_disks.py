@@ -219,8 +219,12 @@ def test_a_node_that_saw_no_lost_commit_leads_nothing_alone_on_an_older_metadata
     cluster.settle()
 
 
-def test_a_leader_that_only_the_lost_commits_knew_shares_its_epoch_with_no_other() -> None:
-    """It was alone, so it has acknowledged nothing. The two nodes that start first have not seen that it led."""
+def test_a_leader_that_only_the_lost_commits_knew_shares_its_epoch_with_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was alone, so it has acknowledged nothing. The two nodes that start first have not seen that it led. Nodes of
+    an earlier version do not say that they were killed: one of them leads."""
+    monkeypatch.setattr(Membership, "_has_ended_cleanly", lambda *_, **__: True)
     cluster = running(8)
     cluster.until(cluster.is_whole)
     cluster.kill(3)
@@ -239,8 +243,10 @@ def test_a_leader_that_only_the_lost_commits_knew_shares_its_epoch_with_no_other
     cluster.settle()
 
 
-def test_two_leaders_of_which_only_one_store_knows_have_different_epochs() -> None:
-    """Each led alone after both were down, the first one by commits that a restore has lost."""
+def test_two_leaders_of_which_only_one_store_knows_have_different_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each led alone after both were down, the first one by commits that a restore has lost. They are of an earlier
+    version, too."""
+    monkeypatch.setattr(Membership, "_has_ended_cleanly", lambda *_, **__: True)
     cluster = ElectedCluster(7, nodes=2)
     cluster.start()
     producer = cluster.produce(acks=1)
@@ -603,7 +609,13 @@ def test_the_checkers_notice_a_gap_that_counts_as_one_of_compaction(monkeypatch:
         replaced_beneath_and_killed()
 
 
+def compare_no_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node counts as stopped cleanly."""
+    monkeypatch.setattr(Membership, "_has_ended_cleanly", lambda *_, **__: True)
+
+
 def trust_every_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare_no_logs(monkeypatch)
     monkeypatch.setattr(Logs, "copy_of", lambda *_: ReplicaCopy())
 
 
@@ -616,6 +628,7 @@ def test_the_checkers_notice_a_node_that_trusts_its_log(harm: str, monkeypatch: 
 
 
 def test_the_checkers_notice_a_hot_copy_that_counts_as_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare_no_logs(monkeypatch)
     monkeypatch.setattr(Disk, "identity", lambda *_: "same")
     monkeypatch.setattr(Fetching, "_may_refuse", lambda *_: False)
     with pytest.raises((InvariantError, AssertionError)):

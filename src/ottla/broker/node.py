@@ -133,6 +133,7 @@ class Node(Core):
                 files,
                 directory,
                 clean=clean,
+                verified=clean and self.upkeep.checkpoints.knows_left,
                 kept=kept,
                 by_fsync=by_fsync,
                 same_disk=was_here,

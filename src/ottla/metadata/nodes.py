@@ -5,7 +5,7 @@
                    "offline": [[topic id, index], ...], "features": {name: highest level},
                    "incomplete": [[topic id, index], ...], "refusing": [[topic id, index, leader epoch], ...],
                    "log_ends": [[topic id, index, leader epoch, newest epoch, end offset], ...], "lost_commits": ...,
-                   "knows_store": false}
+                   "knows_store": false, "killed": true}
 
 A node writes its row when it registers, as `starting`, and when logs of it fail or work again. After that the
 controller decides its state.
@@ -95,6 +95,8 @@ class NodeRecord:
     `lost_commits`: the number of commits that the start of this incarnation found missing in the metadata store. The
     node has seen a newer store, and its logs may depend on that. `knows_store`: whether that start could compare the
     store with what the node had seen. `found`: topics with logs here that the store, if it is an older copy, has lost.
+    `killed`: the earlier incarnation was killed, or its clean stop can't be verified: logs may have lost an end that no
+    checkpoint shows.
     """
 
     host: str
@@ -118,6 +120,7 @@ class NodeRecord:
     lost_commits: int = 0
     knows_store: bool = True
     found: tuple[FoundTopic, ...] = ()
+    killed: bool = False
 
     @property
     def is_of_earlier_version(self) -> bool:
@@ -173,6 +176,8 @@ class NodeRecord:
             row["lost_commits"] = self.lost_commits
         if not self.knows_store:
             row["knows_store"] = False
+        if self.killed:
+            row["killed"] = True
         if self.found:
             row["found"] = [(name, uuid_text(topic_id), partitions) for name, topic_id, partitions in self.found]
         return json.dumps(row).encode()
@@ -210,6 +215,7 @@ class NodeRecord:
                 FoundTopic(str(name), parse_uuid(topic_id), tuple(map(int, partitions)))
                 for name, topic_id, partitions in row.get("found", ())
             ),
+            killed=bool(row.get("killed", False)),
         )
 
 

@@ -3,12 +3,13 @@
 A topic's record has every field that replication needs: replicas, in-sync replicas, eligible leader replicas, epochs.
 
     topic/<name>            {"topic_id": base64url, "configs": {name: text}, "partitions": [[...], ...],
-                             "unclean": {index: leader epoch}, "adopted": true}
+                             "unclean": {index: leader epoch}, "unproven": {index: [...]}, "adopted": true}
     deleted/<topic_id hex>/<node id>  {"name": ..., "partitions": n}: deleted, but that node may still have files
 
 A partition is an array, because 10,000 of them must fit into one value: [replicas, isr, elr, last_known_elr, adding,
 removing, leader, leader_epoch, partition_epoch, recovering]. `unclean` has an entry for each partition that was ever
-led by a replica which may have lacked acknowledged records. `adopted` marks a topic whose replicas may not all be
+led by a replica which may have lacked acknowledged records. `unproven` names eligible replicas that may lack some,
+for each partition that has such replicas. `adopted` marks a topic whose replicas may not all be
 known.
 
 Source: Kafka's TopicRecord and PartitionRecord (metadata/src/main/resources/common/metadata), KIP-497, KIP-966.
@@ -17,7 +18,7 @@ Source: Kafka's TopicRecord and PartitionRecord (metadata/src/main/resources/com
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast
@@ -46,6 +47,9 @@ class PartitionRecord:
     unclean_epoch: int = -1
     """The newest leader epoch whose leader may have lacked acknowledged records when it was elected, -1 for none. Only
     a replica whose log is older than that gives up records that it knows to be committed."""
+    unproven: tuple[int, ...] = ()
+    """Eligible replicas whose nodes were killed and have started again since they were in sync: their logs may have
+    lost an end that no checkpoint shows."""
 
     @property
     def is_moving(self) -> bool:
@@ -77,7 +81,7 @@ class PartitionRecord:
         ]
 
     @staticmethod
-    def of(columns: list[Any], unclean_epoch: int = -1) -> PartitionRecord:
+    def of(columns: list[Any], unclean_epoch: int = -1, unproven: Sequence[int] = ()) -> PartitionRecord:
         replicas, isr, elr, last_known_elr, adding, removing, leader, leader_epoch, partition_epoch, recovering = (
             columns
         )
@@ -95,9 +99,10 @@ class PartitionRecord:
             removing=tuple(removing),
             recovering=bool(recovering),
             unclean_epoch=unclean_epoch,
+            unproven=tuple(unproven),
         )
 
-    def stands_in(self, columns: list[Any], unclean_epoch: int = -1) -> bool:
+    def stands_in(self, columns: list[Any], unclean_epoch: int = -1, unproven: Sequence[int] = ()) -> bool:
         """Whether these columns equal the record, without creating a record of them: of thousands only few have
         changed."""
         replicas, isr, elr, last_known_elr, adding, removing, *rest = columns
@@ -110,6 +115,7 @@ class PartitionRecord:
             and self.adding == (*adding,)
             and self.removing == (*removing,)
             and self.unclean_epoch == unclean_epoch
+            and self.unproven == (*unproven,)
         )
 
     def led_anew(self, leader: int) -> PartitionRecord:
@@ -149,6 +155,9 @@ class TopicRecord:
         }
         if unclean:  # beside the columns: earlier versions read rows with exactly these
             row["unclean"] = unclean
+        unproven = {str(index): each.unproven for index, each in enumerate(self.partitions) if each.unproven}
+        if unproven:
+            row["unproven"] = unproven
         if self.adopted:
             row["adopted"] = True
         return json.dumps(row, separators=(",", ":")).encode()
@@ -160,14 +169,15 @@ class TopicRecord:
         fields = json.loads(value)
         columns = fields["partitions"]
         unclean = {int(index): int(epoch) for index, epoch in fields.get("unclean", {}).items()}
+        unproven = {int(index): [int(each) for each in nodes] for index, nodes in fields.get("unproven", {}).items()}
         before = [*known[: len(columns)], *[None] * (len(columns) - len(known))]
         return TopicRecord(
             topic_id=parse_uuid(fields["topic_id"]),
             configs=texts(fields["configs"]),
             partitions=tuple(
                 old
-                if old is not None and old.stands_in(new, unclean.get(index, -1))
-                else PartitionRecord.of(new, unclean.get(index, -1))
+                if old is not None and old.stands_in(new, unclean.get(index, -1), unproven.get(index, ()))
+                else PartitionRecord.of(new, unclean.get(index, -1), unproven.get(index, ()))
                 for index, (old, new) in enumerate(zip(before, columns, strict=True))
             ),
             adopted=bool(fields.get("adopted", False)),

@@ -245,7 +245,11 @@ def _find(node: Core, fetch: Fetch, asked: FetchPartition, answer: PartitionAnsw
         answer.error, answer.aborted = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
         return None
     partition = node.leadership.led(
-        asked.topic, asked.index, asked.current_leader_epoch, of_any_replica=fetch.of_any_replica
+        asked.topic,
+        asked.index,
+        asked.current_leader_epoch,
+        of_any_replica=fetch.of_any_replica,
+        by_follower=fetch.isolation is _LOG_END,
     )
     if not isinstance(partition, ErrorCode):
         return partition

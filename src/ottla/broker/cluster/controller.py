@@ -92,12 +92,17 @@ class Controller:
         """The state of the nodes for this partition, as far as this one knows."""
         return turnover(self._metadata.image, self.present or {}).at((topic.id, index), topic.partitions[index])[0]
 
-    def moves_away(self, place: TopicIdPartition, nodes: NodeStates) -> bool:
-        """Whether this node leads the partition, and an election with this state of the nodes would change that."""
+    def moves_away(self, place: TopicIdPartition, nodes: NodeStates, *, once_proven: bool = False) -> bool:
+        """Whether this node leads the partition, and an election with this state of the nodes would change that.
+
+        `once_proven`: after all eligible replicas have caught up.
+        """
         topic = self._metadata.image.topics_by_id.get(place[0])
         if topic is None or topic.partitions[place[1]].leader != self._members.node_id:
             return False
         placed = topic.partitions[place[1]]
+        if once_proven and placed.unproven:
+            placed = replace(placed, unproven=())
         return settled(placed, nodes, self.rules_of(topic)) is not placed
 
     def elected(self, topic: TopicImage, index: int, placed: PartitionRecord, *, unclean: bool) -> PartitionRecord:

@@ -120,6 +120,7 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
     active: set[int] = set()
     leaving: set[int] = set()
     damaged: set[int] = set()
+    killed: set[int] = set()
     failed: set[int] = set()
     for name, record in image.nodes.items():
         node_id = int(name)
@@ -134,6 +135,8 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
                 states[node_id] = NodeState.ACTIVE
             if record.state is NodeState.STARTING and not record.intact:
                 damaged.add(node_id)  # also if it is fenced at once: the next row of its incarnation does not report it
+            if record.state is NodeState.STARTING and record.killed:
+                killed.add(node_id)
         elif record.state is NodeState.LEAVING:
             leaving.add(node_id)
         else:
@@ -150,11 +153,12 @@ def turnover(image: MetadataImage, present: Present) -> Turnover:
         frozenset(active),
         frozenset(leaving),
         frozenset(damaged),
+        frozenset(killed),
         missing=missing,
         forgetful=forgetful,
         epochs_skipped=skipped,
     )
-    after = replace(before, active=frozenset(active | started), damaged=NO_NODES)
+    after = replace(before, active=frozenset(active | started), damaged=NO_NODES, killed=NO_NODES)
     incomplete = _by_place(image.nodes, lambda record: record.incomplete)
     return Turnover(states, before, after, frozenset(failed), offline_at(image), incomplete, _reports(image))
 
@@ -277,7 +281,9 @@ def _state_row(image: MetadataImage, node_id: int, state: NodeState) -> RowChang
 
 def is_concerned(placed: PartitionRecord, nodes: NodeStates) -> bool:
     """Whether anything can change for this partition."""
-    if placed.leader == NOBODY or is_complete(placed) or any(member in nodes.damaged for member in placed.elr):
+    if placed.leader == NOBODY or is_complete(placed):
+        return True
+    if any(member in nodes.damaged or member in nodes.killed for member in placed.elr):
         return True
     if any(member in nodes.refusing for member in (*placed.isr, *placed.elr)):
         return True

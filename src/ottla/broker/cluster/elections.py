@@ -8,7 +8,11 @@ Rules (|ISR| of at least `min_isr`, the lesser of min.insync.replicas and the nu
   stays eligible to lead (ELR), as it holds all records below the high watermark. A set that is enough needs no such
   members.
 - The leader stays while it is live and in sync. Otherwise the first live in-sync replica in the order of assignment
-  leads. If there is none, the first live eligible replica leads, and becomes the in-sync set.
+  leads. If there is none, the first live eligible replica that is *proven* leads, and becomes the in-sync set.
+- An eligible replica is unproven if its node was killed and started again since it was in sync: a disk may have lost
+  whole batches at the end of its log without a trace. If all live eligible replicas are unproven, the one with the
+  greatest log end leads, once all live ones have reported theirs. They must be as many as `min_isr`: then one of them
+  has every acknowledged record, as fewer disks lie. If fewer are eligible, because others have lost bytes, none is.
 - If neither set has a member left, the logs decide. Once every replica is live and has reported where its log ends, the
   one with the greatest end leads, as no other log has more. Replicas that have lost all their records may be among
   them, if they are fewer than `min_isr`: so many replicas had each acknowledged record, so another one has it. A
@@ -58,7 +62,8 @@ class NodeStates:
 
     - `active` nodes may be given leaderships.
     - `leaving` nodes keep what no other node can take.
-    - `damaged` nodes may lack records that they had stored.
+    - `damaged` nodes may lack records that they had stored. `killed` nodes start after a kill: they may lack records at
+      the end of their logs that no checkpoint shows.
     - `missing` nodes have not registered since all nodes were down; `forgetful` ones have, and could not compare the
       store with what they had seen. `epochs_skipped`: how many epochs a leader skips in which a missing one may have
       led.
@@ -70,6 +75,7 @@ class NodeStates:
     active: AbstractSet[int]
     leaving: AbstractSet[int] = frozenset()
     damaged: AbstractSet[int] = frozenset()
+    killed: AbstractSet[int] = frozenset()
     refusing: AbstractSet[int] = frozenset()
     log_ends: Mapping[int, LogEnd] = field(default_factory=dict[int, LogEnd])
     missing: AbstractSet[int] = frozenset()
@@ -89,6 +95,10 @@ class Rules:
     min_isr: int
     unclean: bool = False
 
+    def needed(self, placed: PartitionRecord) -> int:
+        """How many replicas of this partition have each acknowledged record, at least."""
+        return min(self.min_isr, len(placed.replicas))
+
 
 def skipped_by(incarnation: str) -> int:
     """How many epochs this controller skips where a missing node may have led: others skip another number of them."""
@@ -103,17 +113,25 @@ def settled(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> Partiti
 def brought_in_line(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> PartitionRecord:
     """The same, with the epochs that `placed` has."""
     isr, lost = _in_sync(placed, nodes)
-    enough = len(isr) >= min(rules.min_isr, len(placed.replicas))
+    enough = len(isr) >= rules.needed(placed)
     elr = () if enough else _without([*placed.elr, *lost], {*isr, *nodes.damaged})
+    unproven = tuple(member for member in elr if member in placed.unproven or member in nodes.killed)
     last_known = placed.last_known_elr
+    if not isr and unproven == elr and len(elr) < rules.needed(placed):
+        last_known, elr, unproven = last_known or elr, (), ()
     if not isr and not last_known and placed.leader != NOBODY:
         last_known = (placed.leader,)
-    return _led(replace(placed, isr=isr, elr=elr, last_known_elr=last_known), nodes, rules)
+    return _led(replace(placed, isr=isr, elr=elr, unproven=unproven, last_known_elr=last_known), nodes, rules)
 
 
 def awaits_logs(placed: PartitionRecord) -> bool:
     """Whether no replica is eligible to lead, so the logs have to decide."""
     return placed.leader == NOBODY and not placed.isr and not placed.elr
+
+
+def compares_logs(placed: PartitionRecord) -> bool:
+    """Whether the partition has no leader, and has eligible replicas whose logs have to be compared."""
+    return placed.leader == NOBODY and bool(placed.unproven)
 
 
 def undecided(placed: PartitionRecord, lost_commits: int) -> PartitionRecord:
@@ -122,7 +140,7 @@ def undecided(placed: PartitionRecord, lost_commits: int) -> PartitionRecord:
     Its epoch is above those that the lost commits may have given: each raised it by at most 2, or skipped some.
     """
     skips = min(1 + lost_commits // COMMITS_A_SKIP, SKIPS_MAX)
-    nobody = replace(placed, leader=NOBODY, isr=(), elr=(), last_known_elr=())
+    nobody = replace(placed, leader=NOBODY, isr=(), elr=(), unproven=(), last_known_elr=())
     epoch = placed.leader_epoch + 2 * lost_commits + skips * (EPOCHS_SKIPPED + EPOCHS_APART) + 1
     return replace(nobody, leader_epoch=epoch, partition_epoch=placed.partition_epoch + 2 * lost_commits + 1)
 
@@ -145,14 +163,16 @@ def accepted(placed: PartitionRecord) -> PartitionRecord:
 def with_isr(placed: PartitionRecord, isr: Collection[int], rules: Rules, *, recovering: bool) -> PartitionRecord:
     """The record after its leader has reported the in-sync replicas."""
     left = [member for member in placed.isr if member not in isr]
-    enough = len(isr) >= min(rules.min_isr, len(placed.replicas))
+    enough = len(isr) >= rules.needed(placed)
     elr = () if enough else _without([*placed.elr, *left], set(isr))
     last_known = () if enough else placed.last_known_elr
     return counted(placed, replace(placed, isr=tuple(isr), elr=elr, last_known_elr=last_known, recovering=recovering))
 
 
 def counted(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
-    """`after` with the epochs that follow those of `before`."""
+    """`after` with the epochs that follow those of `before`. A replica that is no longer eligible is not unproven."""
+    if after.unproven:
+        after = replace(after, unproven=tuple(member for member in after.unproven if member in after.elr))
     if after == before:
         return before
     fenced = after.leader != before.leader or not set(before.replicas) <= set(after.replicas)
@@ -163,8 +183,8 @@ def counted(before: PartitionRecord, after: PartitionRecord) -> PartitionRecord:
 def _in_sync(placed: PartitionRecord, nodes: NodeStates) -> tuple[tuple[int, ...], list[int]]:
     """The replicas that stay in sync, and those that leave with a complete log."""
     stays = [member for member in placed.isr if member in nodes.active]
-    if not stays and not any(member in nodes.active for member in placed.elr):
-        # No other node can take over from a leaving one.
+    if not stays and not any(member in nodes.active and member not in placed.unproven for member in placed.elr):
+        # No other node is known to be able to take over from a leaving one.
         stays = [member for member in placed.isr if member in nodes.leaving]
     return tuple(stays), [member for member in placed.isr if member not in stays]
 
@@ -188,12 +208,24 @@ def _elected(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> Partit
     for replica in placed.replicas:
         if replica in placed.isr:
             return replace(placed, leader=replica)
-    for replica in placed.replicas:
-        if replica in placed.elr and replica in nodes.active:
-            return replace(
-                placed, leader=replica, isr=(replica,), elr=_without(placed.elr, {replica}), last_known_elr=()
-            )
+    leader = _with_every_record(placed, nodes, rules)
+    if leader is not None:
+        return replace(placed, leader=leader, isr=(leader,), elr=_without(placed.elr, {leader}), last_known_elr=())
     return _led_by_its_log(placed, nodes, rules)
+
+
+def _with_every_record(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> int | None:
+    """A live eligible replica that has every acknowledged record; None if none is known to have them."""
+    live = [replica for replica in placed.replicas if replica in placed.elr and replica in nodes.active]
+    proven = [replica for replica in live if replica not in placed.unproven]
+    if proven:
+        return proven[0]
+    if not live or len(live) < rules.needed(placed):
+        return None
+    ends = nodes.log_ends
+    if len(live) > 1 and not all(replica in ends for replica in live):
+        return None
+    return max(live, key=lambda replica: ends.get(replica, NO_LOG))
 
 
 def _is_store_confirmed(placed: PartitionRecord, nodes: NodeStates, rules: Rules) -> bool:
@@ -216,11 +248,11 @@ def _led_by_its_log(placed: PartitionRecord, nodes: NodeStates, rules: Rules) ->
     live = [replica for replica in placed.replicas if replica in nodes.active]
     has_all = not placed.elr and all(replica in live and replica in ends for replica in placed.replicas)
     emptied = sum(ends.get(replica) == NO_LOG for replica in placed.replicas)
-    has_all = has_all and emptied < min(rules.min_isr, len(placed.replicas))
+    has_all = has_all and emptied < rules.needed(placed)
     is_only = placed.last_known_elr == placed.replicas and len(placed.replicas) == 1
     if not live or not (has_all or is_only or rules.unclean):
         return replace(placed, leader=NOBODY)
-    leader = max(live, key=lambda replica: ends.get(replica, NO_LOG))
+    leader = max(live, key=lambda replica: (ends.get(replica, NO_LOG), replica in placed.elr))
     # Above every epoch of any of the logs: the store may be older than they are.
     epoch = 1 + max([placed.leader_epoch, *(end.epoch for end in ends.values())])
     return replace(

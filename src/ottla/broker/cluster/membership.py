@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from ottla.broker.cluster.adopting import AdoptedAs
 from ottla.broker.cluster.controller import Controller
 from ottla.broker.cluster.duties import RulesOf, state_row
-from ottla.broker.cluster.elections import NodeStates, awaits_logs
+from ottla.broker.cluster.elections import NodeStates, awaits_logs, compares_logs
 from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata, Planned, RowBatch, RowChange
@@ -82,7 +82,8 @@ class OwnLogs(Protocol):
         ...
 
     def log_ends(self) -> dict[TopicIdPartition, tuple[int, LogEnd]]:
-        """The ends of the logs here whose partitions have no eligible leader, with their leader epoch.
+        """The ends of the logs here whose partitions have no leader that is known to have all records, with their
+        leader epoch.
 
         NO_LOG for a log that has lost all its records: the operator may find the disk that has them.
         """
@@ -133,6 +134,7 @@ class Membership:
         """The offline logs in the row that is being written."""
         self._intact = True
         self._emptied = False
+        self._killed = False
         self._by_fsync = False
         self._lost_commits = 0
         self.knows_store = True
@@ -164,6 +166,7 @@ class Membership:
         directory: str,
         *,
         clean: bool,
+        verified: bool,
         kept: bool,
         by_fsync: bool,
         same_disk: bool,
@@ -172,7 +175,7 @@ class Membership:
     ) -> None:
         """Register: the logs are open. Raises OSError.
 
-        - `clean`: the last incarnation here stopped cleanly.
+        - `clean`: the last incarnation here stopped cleanly; `verified`: the logs were compared with that stop.
         - `kept`: they have every byte of the last incarnation here, on disk or not.
         - `by_fsync`: this incarnation reports only what is on its disk.
         - `same_disk`: an earlier incarnation used this directory.
@@ -186,6 +189,7 @@ class Membership:
         known = self._metadata.image.nodes.get(str(self.members.node_id))
         if known is not None:
             self._predecessor = known.incarnation
+            self._killed = not self._has_ended_cleanly(known, earlier, verified=verified)
             self.knows_store = knows_store or known.is_of_earlier_version
             self._emptied = not same_disk or (known.emptied and known.state is NodeState.STARTING)
             if self._emptied:
@@ -218,6 +222,12 @@ class Membership:
             return True
         own = self.joining.incarnation
         return bool(earlier) and not known.is_of_earlier_version and known.incarnation not in (*earlier, own)
+
+    def _has_ended_cleanly(self, known: NodeRecord, earlier: list[str] | None, *, verified: bool) -> bool:
+        """Whether a clean stop that was `verified` ended the incarnation that the cluster knows, and the controller has
+        seen what that one reported of its own start. `earlier`: the incarnations in the directory."""
+        is_last = earlier is not None and earlier[-1:] == [known.incarnation]
+        return verified and is_last and not (known.killed and known.state is NodeState.STARTING)
 
     def _note_incomplete(self, files: FileSystem, directory: str, known: NodeRecord) -> None:
         """Add the losses of incarnations since the one that the cluster knows, which could not report them before they
@@ -279,7 +289,7 @@ class Membership:
             self.look_at_logs(now)
 
     def _has_news_of_leaders(self, delta: MetadataDelta) -> bool:
-        """Whether a partition has lost its last eligible leader, or has a leader about which the row should report
+        """Whether a partition has lost its last proven leader, or has a leader about which the row should report
         more."""
         record, topics = self.record, self._metadata.image.topics
         if record is None:
@@ -289,7 +299,7 @@ class Membership:
         if self._logs.some_can_not_be_read():
             return True
         named = [topics[name] for name in delta.names(TOPICS) if name in topics]
-        return any(awaits_logs(placed) for topic in named for placed in topic.partitions)
+        return any(awaits_logs(placed) or compares_logs(placed) for topic in named for placed in topic.partitions)
 
     def look_at_logs(self, now: Millis) -> None:
         """Logs have failed or recovered, or the controller needs their ends: update the row.
@@ -315,14 +325,17 @@ class Membership:
     def _look_at_given_up(self) -> None:
         """An offline log that no other node may lead is still led from here, and can be read.
 
-        Nodes that are down count as others: one may restart and lead before this node learns of either.
+        Nodes that are down count as others: one may restart and lead before this node learns of either. So may one
+        that copies the end of its log from here first.
         """
         record = self.record
         said = {*self._saying, *(() if record is None else record.offline)}
         here = frozenset({self.members.node_id})
         others = frozenset(map(int, self._metadata.image.nodes)) - here
         self.given_up = frozenset(
-            place for place in said if self.controller.moves_away(place, NodeStates(others, leaving=here))
+            place
+            for place in said
+            if self.controller.moves_away(place, NodeStates(others, leaving=here), once_proven=True)
         )
 
     # ---- leaving ---------------------------------------------------------------------------------------------------
@@ -367,8 +380,11 @@ class Membership:
         image, node_id = self._metadata.image, self.members.node_id
         record = self.record
         if self._is_leaving:
-            if record is None or (record.state is NodeState.STARTING and not record.intact):
-                return  # the controller has still to learn of the lost bytes
+            has_news = (
+                record is not None and record.state is NodeState.STARTING and (record.killed or not record.intact)
+            )
+            if record is None or has_news:
+                return  # the controller has still to learn of the lost bytes, or that some may be lost
             if record.state in (NodeState.ACTIVE, NodeState.STARTING):
                 yield RowBatch([state_row(record, node_id, NodeState.LEAVING)])
             return
@@ -402,6 +418,7 @@ class Membership:
             emptied=self._emptied and record is None,
             lost_commits=self._lost_commits if record is None else 0,
             knows_store=self.knows_store,
+            killed=self._killed and record is None,
         )
         row = self._with_logs(row)
         yield RowBatch([RowChange(f"{PREFIX}{node_id}", row, ABSENT if known is None else known.version)])

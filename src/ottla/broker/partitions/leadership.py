@@ -46,9 +46,15 @@ class Leadership:
         current_leader_epoch: int = NOT_SAID,
         *,
         of_any_replica: bool = False,
+        by_follower: bool = False,
     ) -> Partition | ErrorCode:
         """The partition of the topic of this name or id, if this node leads it in the client's epoch and its log is
-        open; otherwise the error. `of_any_replica`: accept a partition that it follows, too."""
+        open; otherwise the error.
+
+        - `of_any_replica`: accept a partition that it follows, too.
+        - `by_follower`: another replica asks. It may copy a partition that others may lead by now; they do not before
+          they have its records.
+        """
         local = self._by_key.get(topic)
         partition = None if local is None else local.partitions.get(index)
         if partition is None:
@@ -58,7 +64,7 @@ class Leadership:
             return ErrorCode.FENCED_LEADER_EPOCH if behind else ErrorCode.UNKNOWN_LEADER_EPOCH
         if self.suspended or not (partition.leads or of_any_replica) or (self._behind and self._is_behind(partition)):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if partition.log.unopened or (self.given_up and self.is_in_doubt(topic, index)):
+        if partition.log.unopened or (self.given_up and not by_follower and self.is_in_doubt(topic, index)):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return partition
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
 
-from ottla.broker.cluster.elections import awaits_logs
+from ottla.broker.cluster.elections import awaits_logs, compares_logs
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
@@ -93,7 +93,8 @@ class OwnLogs:
         ends: dict[TopicIdPartition, tuple[int, LogEnd]] = {}
         for topic in self._metadata.image.topics.values():
             for index, placed in enumerate(topic.partitions):
-                partition = self._replicas.get(topic.id, index) if awaits_logs(placed) else None
+                is_asked = awaits_logs(placed) or compares_logs(placed)
+                partition = self._replicas.get(topic.id, index) if is_asked else None
                 is_current = partition is not None and partition.leader_epoch == placed.leader_epoch
                 if partition is not None and is_current and partition.log.failed is None:
                     end = LogEnd(*partition.sound_end) if partition.copy.has_end else NO_LOG

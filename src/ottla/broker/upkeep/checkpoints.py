@@ -120,6 +120,11 @@ class Checkpoints:
         """Whether the file of high watermarks exists and could be read."""
         return self._has_high_watermarks
 
+    @property
+    def knows_left(self) -> bool:
+        """Whether the last clean stop says how it left the logs."""
+        return bool(self._left)
+
     def left(self, topic: str, index: int, topic_id: bytes) -> Left | None:
         """The state in which the last clean stop left this log, None if it is not known."""
         left = self._left.get((topic, index))

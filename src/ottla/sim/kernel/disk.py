@@ -584,14 +584,15 @@ class Disk:
             directory.entries[name] = directory.kept[name] = inode
             self.used += len(content)
 
-    def overwrite(self, path: str, content: bytes) -> None:
-        """Set this file's content durably, where the process may have it open: the file stays, and its time changes.
-        All of its writes have been settled."""
+    def overwrite(self, path: str, content: bytes, *, keeps_identity: bool = False) -> None:
+        """Set this file's content durably, where the process may have it open: the file stays, and its time changes,
+        unless it `keeps_identity`. All of its writes have been settled."""
         inode = self._file(path)
         assert not inode.volatile, f"{path} has unsettled writes"
         self.used += len(content) - len(inode.content)
         inode.content, inode.kept = bytearray(content), bytearray(content)
-        inode.serial = self._next_serial()
+        if not keeps_identity:
+            inode.serial = self._next_serial()
 
     def make_unreadable(self, path: str, positions: range) -> None:
         """Let reads of these positions of a file fail with EIO from now on, also for later processes: until they are

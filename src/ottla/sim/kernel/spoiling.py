@@ -8,17 +8,23 @@ Source: Alagappan et al., "Protocol-Aware Recovery for Consensus-Based Storage" 
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
+from ottla.protocol.records.batch import iter_batches
+from ottla.protocol.records.errors import CorruptRecordsError
 from ottla.sim.kernel.disk import Disk
 
 
 class Spoiler:
     """Damages the files of one disk. `disk`: where a node's data directory is. `in_parts`: single files and directories
-    come back too."""
+    come back too. `tails`: while the node is down, logs lose whole batches at their ends, and volumes go back."""
 
-    def __init__(self, disk: Disk, directory: str, rng: random.Random, *, in_parts: bool = False) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, rng: random.Random, *, in_parts: bool = False, tails: bool = False
+    ) -> None:
         self._disk = disk
         self._in_parts = in_parts
+        self._tails = tails
         self._directory = directory
         self._rng = rng
         self._backup: dict[str, bytes] = {}
@@ -27,7 +33,7 @@ class Spoiler:
 
     def of(self, disk: Disk) -> "Spoiler":
         """A spoiler of another disk, with the same backup."""
-        other = Spoiler(disk, self._directory, self._rng, in_parts=self._in_parts)
+        other = Spoiler(disk, self._directory, self._rng, in_parts=self._in_parts, tails=self._tails)
         other._backup = self._backup
         return other
 
@@ -54,7 +60,7 @@ class Spoiler:
         does whose pages the system reads again."""
         self._write = self._overwrite
         try:
-            return self.spoil()
+            return self._spoil(self._kinds())
         finally:
             self._write = self._disk.put
 
@@ -66,12 +72,21 @@ class Spoiler:
 
     def spoil(self) -> str:
         """Do one kind of damage."""
+        kinds = self._kinds()
+        if self._tails:
+            kinds += [self._cut_tail] * 6 + [self.restore_volume] * (2 * self.has_backup)
+        return self._spoil(kinds)
+
+    def _spoil(self, kinds: list[Callable[[], str]]) -> str:
         self._disk.settle_everything()
+        return self._rng.choice(kinds)()
+
+    def _kinds(self) -> list[Callable[[], str]]:
         kinds = [self._flip_bit] * 3 + [self._cut_file] * 2 + [self._lose_file] * 2 + [self._lose_directory]
         if self._backup:
             kinds += [self._restore_any] * 2
             kinds += [self._restore_file, self._restore_directory] * self._in_parts
-        return self._rng.choice(kinds)()
+        return kinds
 
     def make_unreadable(self) -> str:
         """Let some place in a segment or an index not be read any more, until it is cut off."""
@@ -111,6 +126,23 @@ class Spoiler:
         size = self._rng.randrange(len(content))
         self._write(path, content[:size])
         return f"has {path} cut from {len(content)} to {size} bytes"
+
+    def _cut_tail(self) -> str:
+        """Cut some batches off the end of a log."""
+        logs = sorted(path for path in self._files() if path.endswith(".log") and self._disk.size(path))
+        newest = sorted({path.rpartition("/")[0]: path for path in logs}.values())
+        return self.cut_batches(self._rng.choice(newest), self._rng.random() / 2) if newest else "has no log to cut"
+
+    def cut_batches(self, path: str, share: float) -> str:
+        """Cut about this share of the batches off the end of a segment, at least one: what is left looks whole."""
+        self._disk.settle_everything()
+        content = self._disk.content(path)
+        places: list[int] = []
+        with suppress(CorruptRecordsError):  # it was damaged before
+            places.extend(position for _, position in iter_batches(content))
+        size = places[min(int(len(places) * (1 - share)), len(places) - 1)] if places else 0
+        self._write(path, content[:size])
+        return f"has {path} cut from {len(content)} to {size} bytes, between two batches"
 
     def _lose_file(self) -> str:
         path = self._any_file()
@@ -153,6 +185,19 @@ class Spoiler:
             if path.startswith(f"{directory}/"):
                 self._write(path, content)
         return f"has {directory} restored from a backup, {'whole' if whole else 'over what is there'}"
+
+    def restore_volume(self) -> str:
+        """Restore the backup as a snapshot of the volume does: each file has the identity that it had."""
+        self._disk.settle_everything()
+        for path in self._files():
+            if path not in self._backup:
+                self._disk.put(path, None)
+        for path, content in self._backup.items():
+            if self._disk.exists(path):
+                self._disk.overwrite(path, content, keeps_identity=True)
+            else:
+                self._disk.put(path, content)
+        return f"has the volume of {self._directory} restored from a snapshot"
 
     def restore(self, *, whole: bool) -> str:
         """Restore the backup: replace the whole directory, or copy over the existing files, without hidden files."""

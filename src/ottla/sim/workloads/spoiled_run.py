@@ -4,8 +4,10 @@ In addition to the faults of `cluster_run`, the disks of one node of three, or u
 files flip, files are cut or lost, directories are lost, or the data directory is replaced by a copy, also by one that
 was made while the node ran. A copy may also be started on another machine, while the first process stands still. Once
 in a run, all nodes may be killed and find an earlier metadata store when they start again. In a quarter of the runs it
-is one from before the first topic. Seeds from RUNNING_TOO on also change files while their node has them open. From
-UNREADABLE_TOO on, disks can't read some places of segments and indexes, for a while or until these are cut off.
+is one from before the first topic. Seeds from RUNNING_TOO on also change files while their node has them open. Seeds
+from TAILS_TOO on also cut whole batches off the ends of logs, whose high watermarks may be in no checkpoint, and take
+volumes back to snapshots. From UNREADABLE_TOO on, disks can't read some places of segments and indexes, for a while or
+until these are cut off.
 
 No acknowledged record may be lost, and in the end all replicas are complete and equal without an operator, and their
 files are those of the logs. Machines keep their power: a second fault may lose what the first one has left.
@@ -40,6 +42,8 @@ LOADED_MS = 1_000
 """For so long clients continue while the nodes recover; a cluster without load costs a sixth of the CPU."""
 RUNNING_TOO = 3_000_000
 """From this seed on, files are damaged while their node runs too, and logs have many segments."""
+TAILS_TOO = 4_000_000
+"""From this seed on, logs lose ends that no checkpoint shows too."""
 UNREADABLE_TOO = 5_000_000
 OPENED_AGAIN_MS = 15_000
 """More than the time after which a node tries again to open a log."""
@@ -52,6 +56,11 @@ def small_segments(rng: random.Random) -> dict[str, str]:
         "log.index.interval.bytes": rng.choice(("0", "4096")),
         "log.index.size.max.bytes": rng.choice(("60", "400", "10485760")),
     }
+
+
+def rare_checkpoints(rng: random.Random) -> dict[str, str]:
+    """High watermarks that are stored rarely in most runs."""
+    return {"replica.high.watermark.checkpoint.interval.ms": rng.choice(("500", "5000", "60000"))}
 
 
 def check_files(log: Log) -> None:
@@ -79,6 +88,8 @@ class SpoiledRun(ClusterRun):
         mine["settings"] = SCRUBBING
         if seed >= RUNNING_TOO:
             mine["settings"] = {**SCRUBBING, **small_segments(random.Random(f"{seed}/segments"))}
+        if seed >= TAILS_TOO:
+            mine["settings"] |= rare_checkpoints(random.Random(f"{seed}/checkpoints"))
         super().__init__(seed, keep_all=keep_all, **{**drawn(seed), **mine, **given})
         self.trouble: SpoilingTrouble = SpoilingTrouble(self.cluster)
         self.cluster.changed_beneath = self.trouble.changed_since_start
@@ -133,6 +144,7 @@ class SpoilingTrouble(Trouble):
                 DIRECTORY,
                 cluster.world.stream(f"spoiler-{node_id}"),
                 in_parts=running_too,
+                tails=seed >= TAILS_TOO,
             )
             for node_id in chosen
         }
