@@ -81,12 +81,14 @@ def test_topics_that_lack_replicas_since_they_were_adopted_are_told() -> None:
 def test_a_topic_is_one_line_whatever_its_number_of_partitions() -> None:
     parts = [Placed("a", each, 1, (1, 2, 3), (1, 3), 2) for each in (0, 1, 2, 5)]
     parts += [Placed("a", 6, 1, (1, 2, 3), (1,), 2, (2, 3)), Placed("b", 0, -1, (2,), (), 1)]
-    parts.append(Placed("c", 0, -1, (1, 2, 3), (), 2))
-    assert lacking_rows([lacking(part, {("c", 0): [2, 3], ("b", 0): []}, {1, 2}) for part in parts]) == [
+    parts += [Placed("c", 0, -1, (1, 2, 3), (), 2), Placed("d", 0, -1, (1, 2, 3, 4), (), 2)]
+    able = {("c", 0): [2, 3], ("b", 0): [], ("d", 0): [1, 2]}
+    assert lacking_rows([lacking(part, able, {1, 2}) for part in parts]) == [
         ("a", "under-replicated", 4, "0-2,5", "2", "", ""),
         ("a", "under min.insync.replicas", 1, "6", "2-3", "", "2"),
         ("b", "offline", 1, "0", "2", "2", ""),
         ("c", "offline", 1, "0", "1-3", "3", ""),
+        ("d", "offline", 1, "0", "1-4", "3-4", ""),
     ]
     adopted = Placed("d", 0, -1, (1, 2), (), 2, on_hold=True)
     assert lacking(adopted, {}, {1, 2}, {3})["waits_for"] == [3], "it may have a log too"

@@ -22,12 +22,12 @@ RECORDS = 200
 NODES = (1, 2, 3)
 
 
-def produce(cluster: EmbeddedCluster, first: int) -> None:
+def produce(cluster: EmbeddedCluster, first: int, topic: str = "t") -> None:
     """RECORDS more, each acknowledged by all in-sync replicas."""
     failed: list[object] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "linger.ms": 0})
     for number in range(first, first + RECORDS):
-        producer.produce("t", str(number), on_delivery=lambda error, _: failed.append(error) if error else None)
+        producer.produce(topic, str(number), on_delivery=lambda error, _: failed.append(error) if error else None)
         if number % 20 == 0:
             producer.flush(60)
     assert producer.flush(60) == 0

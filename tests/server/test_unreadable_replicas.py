@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.testing import EmbeddedCluster
@@ -57,7 +58,8 @@ def test_another_node_leads_until_the_place_can_be_read(tmp_path: Path) -> None:
     settings = {"min.insync.replicas": "2"}
     with Unreadable(nodes=3, settings=settings, directory=tmp_path / "cluster") as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        admin.create_topics([NewTopic("t", 1, 3)])["t"].result(30)
+        for created in admin.create_topics([NewTopic("t", 1, 3), NewTopic("alone", 1, 1)]).values():
+            created.result(30)
         produce(cluster, 0)
         spoilt = cluster.leader_of("t")
         cluster.bad.write_text(str(Path(cluster.directory, str(spoilt), "t-0", f"{0:020d}.log")))
@@ -71,3 +73,24 @@ def test_another_node_leads_until_the_place_can_be_read(tmp_path: Path) -> None:
         cluster.wait_in_sync("t")
         soon(lambda: "t-0 can be read again" in Path(cluster.directory, f"{spoilt}.log").read_text())
         assert read_all(cluster, 2 * RECORDS) == [str(number).encode() for number in range(2 * RECORDS)]
+        a_partition_without_another_replica_is_told_of(cluster)
+
+
+def a_partition_without_another_replica_is_told_of(cluster: Unreadable) -> None:
+    only = cluster.leader_of("alone")
+    cluster.bad.write_text(str(Path(cluster.directory, str(only), "alone-0", f"{0:020d}.log")))
+    produce(cluster, 0, "alone")
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "h"})
+    try:
+        consumer.assign([TopicPartition("alone", 0, 0)])
+        assert consumer.poll(1) is None
+    finally:
+        consumer.close()
+
+    def lacks() -> list[tuple[str, str, list[int]]]:
+        lacking = described(cluster, only)["lacking"]
+        return [(each["topic"], each["lack"], each["failed_on"]) for each in lacking]
+
+    soon(lambda: lacks() == [("alone", "log fails", [only])])
+    cluster.bad.unlink()
+    soon(lambda: lacks() == [])

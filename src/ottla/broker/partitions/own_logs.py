@@ -42,18 +42,21 @@ class OwnLogs:
         return tuple(
             sorted(
                 place
-                for place, partition in self._replicated()
+                for place, partition in self._placed(replicas_min=1)
                 if partition.log.failed is not None
                 or self._takes_nothing(partition)
-                or (partition in unreadable and self._is_in_sync_elsewhere(partition))
+                or (partition in unreadable and self._is_reported(partition))
             )
         )
 
-    def _is_in_sync_elsewhere(self, partition: Partition) -> bool:
-        """Whether another replica is in sync. It may have reported that it is offline too: then the leader stays."""
+    def _is_reported(self, partition: Partition) -> bool:
+        """Whether the cluster is told that a place can't be read: there is no other replica, or another one is in sync.
+        That one may have reported that it is offline too: then the leader stays."""
         image, place = self._metadata.image, (partition.log.topic_id, partition.index)
         placed = image.partition(partition.topic_name, partition.index)
-        others = () if placed is None else [str(node_id) for node_id in placed.isr if node_id != self._node_id]
+        if placed is None or len(placed.replicas) == 1:
+            return placed is not None
+        others = [str(node_id) for node_id in placed.isr if node_id != self._node_id]
         return any(
             row.state is NodeState.ACTIVE and not (partition.leads and place in row.offline)
             for name in others
@@ -111,9 +114,13 @@ class OwnLogs:
 
     def _replicated(self) -> Iterator[tuple[TopicIdPartition, Partition]]:
         """The partitions here that have replicas on other nodes, by the image."""
+        return self._placed(replicas_min=2)
+
+    def _placed(self, *, replicas_min: int) -> Iterator[tuple[TopicIdPartition, Partition]]:
+        """The partitions here with so many replicas, by the image."""
         topics = self._metadata.image.topics_by_id
         for local in self._replicas.by_name.values():
             placed = topics[local.id].partitions if local.id in topics else ()
             for index, partition in local.partitions.items():
-                if index < len(placed) and len(placed[index].replicas) > 1:
+                if index < len(placed) and len(placed[index].replicas) >= replicas_min:
                     yield (local.id, index), partition

@@ -163,12 +163,14 @@ def lacking(
     """The facts about a partition with a problem. `failed_on`: the nodes that are `up` and cannot use their log of it.
 
     A partition without a leader waits for one of its eligible replicas. If it has none, it waits for all replicas, and
-    the one with the longest log leads. If an eligible one is up, all nodes were down, and it waits for any others. A
-    topic that was adopted from its logs waits for all nodes, as they may have logs of it too.
+    the one with the longest log leads. If an eligible one is up, nodes were killed, and it waits for the other eligible
+    ones, or for any others. A topic that was adopted from its logs waits for all nodes: they may have logs of it too.
     """
-    waits_for = list(eligible.get((part.topic, part.partition), ()) or part.replicas) if part.leader < 0 else []
-    if part.leader < 0 and any(node in up for node in eligible.get((part.topic, part.partition), ())):
-        waits_for = [node for node in part.replicas if node not in up] or waits_for
+    able = eligible.get((part.topic, part.partition), ())
+    waits_for = list(able or part.replicas) if part.leader < 0 else []
+    if part.leader < 0 and any(node in up for node in able):
+        others = [node for node in able if node not in up] or [node for node in part.replicas if node not in up]
+        waits_for = others or waits_for
     elif part.leader < 0 and (part.on_hold or part.topic in INTERNAL_TOPICS) and all(each in up for each in waits_for):
         waits_for = sorted(down) or waits_for
     return {
