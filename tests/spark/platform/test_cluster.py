@@ -143,10 +143,10 @@ def test_two_programs_wait_for_executors_and_share_them(
         until(lambda: NO_EXECUTORS in counted(), counted)
         cluster.start_workers("worker", cores=2)
         until(lambda: "archive: 400 rows" in archived(), archived)
-        assert replay.wait(120) == 0, counted()
+        assert replay.wait(300) == 0, counted()
         assert "400 records in 4 partitions, each offset once." in counted()
         archive.send_signal(signal.SIGTERM)
-        assert archive.wait(120) == 0, archived()
+        assert archive.wait(300) == 0, archived()
         assert "Stopped: 400 rows" in archived()
 
 
@@ -157,7 +157,7 @@ def test_a_signal_ends_a_command_that_waits_for_executors(cluster: Cluster, brok
         replay, counted = start("replay", "--count")
         until(lambda: NO_EXECUTORS in counted(), counted)
         replay.send_signal(signal.SIGTERM)
-        assert replay.wait(120) == 130, counted()
+        assert replay.wait(300) == 130, counted()
 
 
 @contextmanager
