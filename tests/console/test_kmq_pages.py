@@ -280,13 +280,18 @@ def test_dead_letters_go_back_once_as_the_command_remembers(visitor: User, conso
     assert (back.key(), back.value()) == (b"k", b"slow")
     assert back.headers() == [("h", b"slow"), ("kmq-redrive-count", b"\x01")]
     view = visitor.json("/kmq-dead-letters", name="returns")
-    assert (view["waiting"], [each["is_back"] for each in view["letters"]].count(True)) == (2, 1)
+    assert (view["waiting"], [each["is_back"] for each in view["letters"]]) == (2, [False, False, True])
+    assert (view["letters"][2]["back_to"], type(view["letters"][2]["back_ms"])) == ("returns", int)
+    assert "<strong>2 of 3 dead letters</strong> are still" in visitor.get("/kmq-dead-letters", name="returns")
     form = {"reason": "any", "partition": "0", "most": "10"}
     shown = visitor.post("/kmq-dead-letters/redrive", {"step": "preview", **form}, {"name": "returns"})
     assert "1 dead letter of them have no message" in shown.text
     visitor.change("/kmq-dead-letters/redrive", "returns", form=form, name="returns")
     assert [each.value() for each in queue.records("returns")] == [b"slow", b"bad"]
     assert queue.committed(queue.config.dead_letters, redrive_group(queue.config)) == 3
+    text = visitor.get("/kmq-dead-letters", name="returns")
+    assert "All 3 dead letters were sent back, but for lost messages." in text
+    assert "nothing to send back: the message was lost" in text
     refused = visitor.post("/kmq-dead-letters/redrive", {"step": "preview", **form}, {"name": "returns"})
     assert "No dead letter of this kind waits" in refused.text
     for wrong in ({"most": "9999"}, {"most": "1", "reason": "bored"}, {"most": "1", "partition": "x"}):

@@ -11,7 +11,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.client import Client
-from ottla.client.share_member import ShareMember
+from ottla.client.dead_letters import DeadLetterFilter, Pace, Redrive, run
+from ottla.client.share_member import REJECT, ShareMember
 from ottla.console.access import Clients, Lease
 from ottla.console.page import Context
 from ottla.console.sessions import Session
@@ -20,6 +21,7 @@ from tests.console.test_share_group_pages import configured, take
 from tests.harness.console.lookers import places, subjects
 from tests.harness.console.over_http import settings
 from tests.harness.reports import report, write_reports
+from tests.harness.waiting import soon
 
 REQUESTS_MAX = 20
 GROUPS = 8
@@ -68,9 +70,23 @@ def cluster() -> Iterator[EmbeddedCluster]:
                 )
         for name in ("workers", "others", "more"):
             worker = stack.enter_context(ShareMember(lambda: Client(made.bootstrap_servers), name, ["jobs"]))
-            assert take(worker, 1)
+            found = take(worker, 2)
+            worker.acknowledge(found[:1], REJECT)
+        send_back_one(made)
         yield made
         producers.clear()
+
+
+def send_back_one(cluster: EmbeddedCluster) -> None:
+    """One of the dead letters of `workers` is sent back: their page asks when."""
+    with Client(cluster.bootstrap_servers) as client:
+
+        def sent() -> int:
+            redrive = Redrive(client, "workers", "dlq.letters")
+            redrive.open()
+            return run(redrive, client, DeadLetterFilter(), 1, Pace(None)).went
+
+        soon(sent)
 
 
 def test_no_page_or_part_sends_more_than_twenty_requests(cluster: EmbeddedCluster) -> None:
@@ -88,3 +104,4 @@ def test_no_page_or_part_sends_more_than_twenty_requests(cluster: EmbeddedCluste
         clients.close()
     assert {path: count for path, count in sent.items() if count > REQUESTS_MAX} == {}
     assert sent["/overview/part/findings"] > 15, "it has much to ask"
+    assert sent["/dead-letters"] > 8, "it asks when dead letters were sent back"

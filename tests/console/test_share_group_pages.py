@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from ottla.client.share_partitions import InFlight, RunState
 from ottla.console.access import Clients, Lease, RecordsHiddenError
 from ottla.console.letter_counts import NotSentBack, not_sent_back
 from ottla.console.page import Context
+from ottla.console.pages.dead_letters import sent_until
 from ottla.console.pages.share_group import (
     by_in_words,
     doing,
@@ -30,8 +32,9 @@ from ottla.console.pages.share_group import (
     with_pause,
 )
 from ottla.console.reading import Config
+from ottla.console.redrive_times import RedriveTimes, forwards
 from ottla.console.sessions import Session, Shared
-from ottla.doctor.snapshot import Committed, Group, Member, Partition, Snapshot, Topic
+from ottla.doctor.snapshot import Commit, Committed, Group, Member, Partition, Snapshot, Topic
 from ottla.protocol.messages.describe_share_partitions import DescribeSharePartitionsRequest
 from ottla.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -266,6 +269,7 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
         shown = visitor.post("/dead-letters/redrive", {"step": "preview", **form}, {"name": "mail"})
         assert "Sends 2 records back: 2 to tasks." in shown.text
         assert "ottla share-groups redrive mail --reason rejected -n 2 --execute" in shown.text
+        before_ms = int(time.time() * 1000)
         done = visitor.change("/dead-letters/redrive", "mail", form=form, name="mail")
         assert "reader of Ottla" in visitor.get("/groups", q="ottla-redrive.mail")
         assert (done.status_code, done.headers["location"]) == (303, "/dead-letters?name=mail")
@@ -275,7 +279,12 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
         (row,) = visitor.json("/share-groups", q="mail")["groups"]
         assert (row["letters_topic"], row["dead_letters"], row["sent_back"]) == ("dlq.mail", 3, 2)
         assert ">3</a>, 2 sent back" in visitor.get("/share-groups", q="mail")
-        assert (view["waiting"], sum(each["is_back"] for each in view["letters"])) == (1, 2)
+        assert (view["waiting"], [each["is_back"] for each in view["letters"]]) == (1, [False, True, True])
+        assert [each["back_to"] for each in view["letters"]] == [None, "tasks", "tasks"]
+        assert {each["back_ms"] for each in view["letters"][1:]} < set(range(before_ms, before_ms + 60_000))
+        text = visitor.get("/dead-letters", name="mail")
+        assert "<strong>1 of 3 dead letters</strong> is still to be sent back." in text
+        assert re.search(r"sent back to tasks, <time [^>]+>[^<]+</time> at the latest", text)
         assert visitor.json("/topic", name="tasks")["records"] == 12
         refused = visitor.post("/dead-letters/redrive", {"step": "preview", "most": "9999"}, {"name": "mail"})
         assert (refused.status_code, "Give a number from 1 to 5,000." in refused.text) == (400, True)
@@ -283,6 +292,14 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
             "/dead-letters/redrive", {"step": "preview", "most": "1", "reason": "exhausted"}, {"name": "mail"}
         )
         assert "No dead letter of this kind" in refused.text
+
+
+def test_the_first_commit_that_includes_a_dead_letter_says_when_it_was_sent_back_at_the_latest() -> None:
+    """Times are 10, 20, 30. The commit at 10 is of a topic of the same name that was deleted."""
+    commits = forwards([Commit(9, 10), Commit(3, 20, "[[2,2]]"), Commit(8, 30, "[]")])
+    times = RedriveTimes({0: [(each.at_ms, sent_until(each.offset, each.metadata)) for each in commits]})
+    assert [times.at(0, offset) for offset in range(9)] == [20, 20, 20, 30, 30, 20, 20, 30, None]
+    assert times.at(1, 0) is None
 
 
 def test_dead_letters_are_counted_without_reading_them_again(console_broker: EmbeddedBroker) -> None:

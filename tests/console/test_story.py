@@ -127,6 +127,9 @@ def send_back(page: Page, refused: int) -> None:
     page.get_by_role("link", name="Dead letters", exact=True).click()
     expect(page.get_by_role("heading", name="Outcomes")).to_be_visible()
     expect(page.get_by_role("link", name="Send back")).to_have_count(0)
+    expect(page.get_by_text(f"All {refused} dead letters were sent back.")).to_be_visible()
+    rows = page.get_by_role("region", name="Newest dead letters").get_by_role("row")
+    expect(rows.filter(has_text=re.compile(f"sent back to {MAILS}, 20.* at the latest"))).to_have_count(refused)
     page.get_by_role("link", name=MAILERS, exact=True).click()
 
 

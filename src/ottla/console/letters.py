@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ottla.console.letter_owners import READ_MAX
 from ottla.console.page import Context, Field, InputError, View
+from ottla.console.redrive_times import RedriveTimes
 from ottla.escaping import visible, visible_lines
 
 SHOWN_MAX: Final = 200
@@ -29,7 +30,8 @@ class LetterRow:
     """A dead letter. `topic`, `source_partition` and `source_offset` are where its record was, if that is known.
     `detail`: what tells causes of one kind apart. `value` is the beginning of the value as text. `first_failed_ms`,
     `last_failed_ms`: when its first and last delivery failed, None if it does not say it. `worker_reason`: the last
-    reason that a member gave. `client_id`: the client of the member that had it last."""
+    reason that a member gave. `client_id`: the client of the member that had it last. `back_to`: the topic to
+    which its record was sent back, None if there was none to send. `back_ms`: when that was, at the latest."""
 
     partition: int
     offset: int
@@ -47,6 +49,8 @@ class LetterRow:
     last_failed_ms: int | None = None
     worker_reason: str | None = None
     client_id: str | None = None
+    back_to: str | None = None
+    back_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,9 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters(View):
-    """The newest dead letters of a share group or a queue, `owner`. `circling` counts those whose record was sent back
-    again and again. `is_paused`: the share group gets no records now. `outcomes`: words to show for some reasons."""
+    """The newest dead letters of a share group or a queue, `owner`; those that were not sent back first. `circling`
+    counts those whose record was sent back again and again. `is_paused`: the share group gets no records now.
+    `outcomes`: words to show for some reasons."""
 
     owner: str
     topic: str
@@ -83,7 +88,9 @@ class DeadLetters(View):
 def facts_of(rows: Sequence[LetterRow]) -> dict[str, Any]:
     """The fields of a view with these dead letters."""
     shown = sorted(
-        rows, key=lambda each: (each.last_failed_ms or each.at_ms, each.partition, each.offset), reverse=True
+        rows,
+        key=lambda each: (not each.is_back, each.last_failed_ms or each.at_ms, each.partition, each.offset),
+        reverse=True,
     )
     return {
         "letters": tuple(shown[:SHOWN_MAX]),
@@ -94,6 +101,11 @@ def facts_of(rows: Sequence[LetterRow]) -> dict[str, Any]:
         "waiting": sum(not each.is_back for each in rows),
         "circling": sum(each.redrives >= CIRCLES for each in rows),
     }
+
+
+def with_times(rows: Iterable[LetterRow], times: RedriveTimes) -> list[LetterRow]:
+    """The rows with the times at which they were sent back."""
+    return [replace(each, back_ms=times.at(each.partition, each.offset)) if each.is_back else each for each in rows]
 
 
 def causes_of(rows: Iterable[LetterRow]) -> tuple[Cause, ...]:

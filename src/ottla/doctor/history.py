@@ -94,7 +94,7 @@ class History:
             return
         if isinstance(name, OffsetCommitKey):
             where = name.group, (name.topic, name.partition)
-            self._keep(self.commits.setdefault(where, []), Commit(said.offset, said.commit_timestamp))
+            self._keep(self.commits.setdefault(where, []), Commit(said.offset, said.commit_timestamp, said.metadata))
         elif isinstance(name, GroupMetadataKey):
             self._keep(self.generations.setdefault(name.group, []), _generation(said, at_ms))
 

@@ -188,10 +188,11 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of an offset, and its time by the coordinator's clock."""
+    """A commit of an offset, its time by the coordinator's clock, and the metadata that the client gave."""
 
     offset: int
     at_ms: int
+    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)

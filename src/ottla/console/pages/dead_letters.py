@@ -9,9 +9,11 @@ from typing import Final
 from ottla.client.dead_letters import (
     DEAD_LETTERS,
     REASONS,
+    REDRIVE_PREFIX,
     DeadLetterFilter,
     Letter,
     Pace,
+    Progress,
     Redrive,
     letter_of,
     run,
@@ -29,9 +31,11 @@ from ottla.console.letters import (
     destinations,
     most_in,
     reason_in,
+    with_times,
 )
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
 from ottla.console.reading import configs
+from ottla.console.redrive_times import SentBack, redrive_times
 from ottla.console.worker_reasons import cut
 from ottla.doctor.words import count
 from ottla.escaping import visible
@@ -73,8 +77,21 @@ def load(context: Context) -> DeadLetters:
         is_paused=is_paused,
         outcomes=OUTCOMES,
         unseen=tuple(unseen),
-        **letters.facts_of([row_of(each, is_back=each.offset in redrive.progress[each.partition]) for each in found]),
+        **letters.facts_of(rows_of(context, group, topic, redrive, found)),
     )
+
+
+def rows_of(context: Context, group: str, topic: str, redrive: Redrive, found: list[Letter]) -> list[LetterRow]:
+    """The rows of dead letters."""
+    rows = [row_of(each, is_back=each.offset in redrive.progress[each.partition]) for each in found]
+    if not any(each.is_back for each in rows):
+        return rows
+    return with_times(rows, redrive_times(context, f"{REDRIVE_PREFIX}{group}", topic, sent_until))
+
+
+def sent_until(offset: int, metadata: str) -> SentBack:
+    """The dead letters that were sent back according to a commit of a redrive."""
+    return Progress.of(offset, metadata).__contains__
 
 
 def opened(context: Context, group: str, topic: str) -> Redrive:
@@ -126,6 +143,7 @@ def row_of(letter: Letter, *, is_back: bool) -> LetterRow:
         letter.last_failed_ms,
         None if letter.worker_reason is None else cut(letter.worker_reason),
         letter.client_id,
+        back_to=letter.topic if is_back else None,
     )
 
 

@@ -12,7 +12,15 @@ from ottla.client.dead_letters import OFFSETS_BY_NAME, append_records
 from ottla.client.errors import BrokerError, ClientError, check
 from ottla.console import letters
 from ottla.console.browsing.partitioner import partition_of
-from ottla.console.kmq_reading import Letters, config_named, names_of, options_of, read_letters, topic_of_letters
+from ottla.console.kmq_reading import (
+    Letters,
+    config_named,
+    done_from,
+    names_of,
+    options_of,
+    read_letters,
+    topic_of_letters,
+)
 from ottla.console.letter_owners import READ_MAX
 from ottla.console.letters import (
     CIRCLES,
@@ -23,8 +31,10 @@ from ottla.console.letters import (
     destinations,
     most_in,
     reason_in,
+    with_times,
 )
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
+from ottla.console.redrive_times import SentBack, redrive_times
 from ottla.doctor.words import count
 from ottla.escaping import visible
 from ottla.kmq.config import KmqConfig
@@ -61,13 +71,26 @@ def load(context: Context) -> KmqDeadLetters:
         topic=topic.name,
         names=names_of(config),
         unseen=tuple(unseen),
-        **letters.facts_of([row_of(each, found) for each in found.letters]),
+        **letters.facts_of(rows_of(context, config, found)),
     )
 
 
-def row_of(letter: Letter, found: Letters) -> LetterRow:
-    """The row of a dead letter; `at_ms`: when it became one."""
-    source = letter.source
+def rows_of(context: Context, config: KmqConfig, found: Letters) -> list[LetterRow]:
+    """The rows of dead letters."""
+    rows = [row_of(each, found, config.queue) for each in found.letters]
+    if not any(each.is_back for each in rows):
+        return rows
+    return with_times(rows, redrive_times(context, redrive_group(config), config.dead_letters, sent_until))
+
+
+def sent_until(offset: int, metadata: str) -> SentBack:
+    """The dead letters that were sent back according to a commit of a redrive. Raises ClientError."""
+    return done_from(offset, metadata, 0).__contains__
+
+
+def row_of(letter: Letter, found: Letters, queue: str) -> LetterRow:
+    """The row of a dead letter of the queue; `at_ms`: when it became one."""
+    source, is_back = letter.source, found.is_back(letter)
     return LetterRow(
         letter.partition,
         letter.offset,
@@ -79,8 +102,9 @@ def row_of(letter: Letter, found: Letters) -> LetterRow:
         source.delivery_count,
         letter.redrives,
         letter.timestamp_ms if source.at_ms is None else source.at_ms,
-        found.is_back(letter),
+        is_back,
         beginning(letter.value),
+        back_to=source.topic or queue if is_back and not letter.lost else None,
     )
 
 
