@@ -49,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 NURSERY: pytest.StashKey[Nursery] = pytest.StashKey()
 ID_MAX = 60
-SLOW_S = 300
+SLOW_S = 900
 """How long a slow test may take, or one that may start Spark; the others have the `timeout` of pyproject.toml."""
 MANY, AT_ONCE = 100, 50
 """Where a file has so many tests, so many of them are handed to a process at once."""
