@@ -90,7 +90,7 @@ FROM_OUTSIDE = {
 """Files of src: names in them (expressions) that something outside uses, and what that is."""
 
 STARTED = {"ottla.__main__", "ottla.sim.__main__", "ottla.demo.member", "ottla.testing.plugin", "ottla.schemas.worker"}
-STARTED |= {"ottla.spark.codec.decode_kernels", "ottla.spark.codec.encode_kernels"}
+STARTED |= {"ottla.spark.codec.decode_kernels", "ottla.spark.codec.encode_kernels", "ottla.spark.running.python_daemon"}
 STARTED |= {f"ottla.cli.{noun.replace('-', '_')}" for noun in NOUNS}
 """Modules that Python and pytest run, or that are imported by name."""
 

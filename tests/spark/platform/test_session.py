@@ -234,6 +234,13 @@ def test_a_killed_python_worker_costs_its_task_and_no_more(spark: SparkSession) 
     assert counted.groupBy().sum("id").first()[0] == sum(range(100))
 
 
+def test_python_workers_start_with_what_pipelines_import(spark: SparkSession) -> None:
+    def imported(_):  # type: ignore[no-untyped-def]  # sent by value: it imports nothing of this file
+        return ["ottla.spark.reader.source" in sys.modules, "pandas" in sys.modules]
+
+    assert spark.sparkContext.parallelize([0], 1).mapPartitions(imported).collect() == [True, True]
+
+
 def test_masters() -> None:
     assert [cores_of(each) for each in ("local", "local[3]", "local[3,9]", "spark://host:7077")] == [1, 3, 3, None]
     assert cores_of("local[*]") == len(os.sched_getaffinity(0))

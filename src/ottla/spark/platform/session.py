@@ -90,6 +90,12 @@ def settings(master: str) -> tuple[Setting, ...]:
         Setting("spark.ui.enabled", "false", "opens no port that you did not ask for"),
         Setting("spark.ui.showConsoleProgress", "false", "Spark's progress bar would overwrite the pipeline's table"),
         Setting(
+            "spark.python.daemon.module",
+            "ottla.spark.running.python_daemon",
+            "Python workers start with pandas and pyarrow imported, in 0.3 s of CPU less each",
+            only_local=True,
+        ),
+        Setting(
             "spark.driver.bindAddress", "127.0.0.1", "only this machine needs to reach a local driver", only_local=True
         ),
         Setting(
