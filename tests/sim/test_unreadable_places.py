@@ -86,7 +86,7 @@ def test_a_leader_that_can_not_read_a_place_gives_way_and_copies_it_again() -> N
 def test_the_checkers_notice_a_leader_that_does_not_report_what_it_can_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(OwnLogs, "_is_in_sync_elsewhere", lambda *_: False)
+    monkeypatch.setattr(OwnLogs, "_is_reported", lambda *_: False)
     with pytest.raises((AssertionError, InvariantError)):
         leader_can_not_read()
 
