@@ -134,6 +134,13 @@ def test_the_navigation_fits_in_one_line(opened: Opened) -> None:
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_a_column_off_the_screen_is_found(opened: Opened) -> None:
+    """So that the golden pages, whose columns are all on the screen, mean something."""
+    opened.go("/topics")
+    opened.page.evaluate("document.querySelector('tbody th').style.minWidth = '80rem'")
+    assert "Topics: State" in opened.columns_off_screen()
+
+
 def test_an_injected_script_is_blocked(browser: Browser, console_address: str) -> None:
     """So the absence of errors in the other tests means something."""
     with open_page(browser, console_address) as found:

@@ -1,4 +1,5 @@
-"""Every page on a phone: it does not scroll sideways as a whole, and its words stay whole."""
+"""Every page on a phone: it does not scroll sideways as a whole, and its words stay whole. On a laptop, each column of
+its tables is on the screen."""
 
 from __future__ import annotations
 
@@ -18,8 +19,21 @@ WIDTH = 360
 console_broker = broker_of_each_thing
 
 
+LAPTOP = 1280
+LONG = """() => {
+    for (const cell of document.querySelectorAll(".scrolls tbody :is(th, td):not(.number):not(:has(time))")) {
+        let inner = cell;
+        while (inner.lastElementChild) inner = inner.lastElementChild;
+        inner.append(" a-name.of-forty_characters-in-one-piece and-then words");
+    }
+}"""
+"""Lengthens the texts in tables."""
+
+
 def test_no_page_scrolls_sideways_as_a_whole(browser: Browser, console_address: str) -> None:
+    """On a laptop, no table does either, with long names too."""
     wide: dict[str, int] = {}
+    off_screen: dict[str, list[str]] = {}
     with open_page(browser, console_address, viewport={"width": WIDTH, "height": 800}) as found:
         folded = found.page.locator("details:not([open]) > summary")
         for _, part, path, query in places(SUBJECTS):
@@ -29,8 +43,13 @@ def test_no_page_scrolls_sideways_as_a_whole(browser: Browser, console_address: 
                     folded.first.press("Enter")
                 found.page.wait_for_selector(".loading:visible", state="detached")
                 wide[path] = found.page.evaluate("document.documentElement.scrollWidth")
+                found.page.set_viewport_size({"width": LAPTOP, "height": 800})
+                found.page.evaluate(LONG)
+                off_screen[path] = found.columns_off_screen()
+                found.page.set_viewport_size({"width": WIDTH, "height": 800})
         assert not found.errors
     assert {path: width for path, width in wide.items() if width > WIDTH} == {}
+    assert {path: columns for path, columns in off_screen.items() if columns} == {}
 
 
 BROKEN = """() => {

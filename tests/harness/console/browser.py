@@ -26,6 +26,12 @@ REQUIRED = "OTTLA_TEST_BROWSER"
 """With this variable, which .ci/run sets, tests fail where they would be skipped for want of a browser."""
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions", "--mute-audio")
 AXE = Path(__file__).parent / "axe-4.14.1.min.js"
+OFF_SCREEN = """() => [...document.querySelectorAll(".scrolls")].flatMap((region) => {
+    const edge = region.getBoundingClientRect().right;
+    const heads = [...region.querySelectorAll("thead th, tbody tr:first-child > *")];
+    const off = heads.filter((each) => each.getBoundingClientRect().right > edge + 1);
+    return off.map((each) => `${region.getAttribute("aria-label")}: ${each.textContent.trim()}`);
+})"""
 PATIENCE_MS = 30_000
 expect.set_options(timeout=PATIENCE_MS)
 
@@ -42,6 +48,11 @@ class Opened:
         """Open a page, and wait for its parts that are not folded."""
         self.page.goto(self.address.replace("/?", f"{path}{'&' if '?' in path else '?'}"))
         self.page.wait_for_selector(".loading:visible", state="detached")
+
+    def columns_off_screen(self) -> list[str]:
+        """The columns of tables that a reader has to scroll to: the table's name and the column's heading."""
+        found: list[str] = self.page.evaluate(OFF_SCREEN)
+        return found
 
     def accessibility(self) -> list[str]:
         """What axe-core finds wrong with the page: rule and place."""
