@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import time
 from collections.abc import Iterator
@@ -17,10 +18,11 @@ from ottla.client.dead_letters import DEAD_LETTERS, REDRIVE_PREFIX
 from ottla.client.read_together import read_together
 from ottla.client.share_groups import Pause
 from ottla.client.share_member import ACCEPT, REJECT, RELEASE, Delivered, ShareMember
-from ottla.client.share_partitions import InFlight, RunState
+from ottla.client.share_partitions import FrequentReason, InFlight, RunState, ShareGroup, SharePartition
 from ottla.console.access import Clients, Lease, RecordsHiddenError
+from ottla.console.failures_since import Counters, Since, counters_in, counters_of, since
 from ottla.console.letter_counts import NotSentBack, not_sent_back
-from ottla.console.page import Context
+from ottla.console.page import Context, InputError
 from ottla.console.pages.dead_letters import sent_until
 from ottla.console.pages.share_group import (
     by_in_words,
@@ -34,6 +36,7 @@ from ottla.console.pages.share_group import (
 from ottla.console.reading import Config
 from ottla.console.redrive_times import RedriveTimes, forwards
 from ottla.console.sessions import Session, Shared
+from ottla.console.worker_reasons import shown_reasons
 from ottla.doctor.snapshot import Commit, Committed, Group, Member, Partition, Snapshot, Topic
 from ottla.protocol.messages.describe_share_partitions import DescribeSharePartitionsRequest
 from ottla.protocol.messages.incremental_alter_configs import (
@@ -253,7 +256,7 @@ def test_dead_letters_with_their_causes_go_back_once(visitor: User, console_brok
         times = {(each["first_failed_ms"], each["last_failed_ms"]) for each in view["letters"]}
         assert all(first == last > each["at_ms"] for first, last in times for each in view["letters"])
         text = visitor.get("/dead-letters", name="mail")
-        assert all(each in text for each in ("dlq.mail", "Failed last (UTC)", "rejected by a member"))
+        assert all(each in text for each in ("dlq.mail", "Failed (UTC)", "rejected by a member"))
         assert "mail: 3 records failed for good and were not sent back" in visitor.get("/overview/part/findings")
         its_own = {"topic": "dlq.mail", "partition": "0", "offset": "0"}
         shown = visitor.get("/message", **its_own)
@@ -381,11 +384,22 @@ def test_the_reasons_of_members_are_shown_as_text(visitor: User, console_broker:
         assert (run["reason"], run["reason_delivery"]) == (HOSTILE + "x" * (200 - len(HOSTILE)) + "...", 1)
         shown = visitor.get("/share-group", name="why")
         assert "<strong>out of paper</strong> (2 failures, the last at " in shown
+        assert "1 record not done yet" in shown
+        link = re.search(r'href="(/share-group\?name=why&amp;since=[-0-9]+)">Count failures from now on', shown)
+        assert link is not None, "the page says how one sees that the cause is mended"
+        counted = html.unescape(link[1])
+        assert "No record was tried since then, so it is not known" in visitor.client.get(counted).text
         assert AS_TEXT in shown
         soon(lambda: len(visitor.json("/dead-letters", name="why")["letters"]) == 2)
+        ada.acknowledge(take(ada, 1), ACCEPT)
+        assert "The cause seems mended" in visitor.client.get(counted).text
+        ada.acknowledge(take(ada, 1), REJECT)
+        assert "Records still fail." in visitor.client.get(counted).text
+        assert visitor.get("/share-group", 400, name="why", since="1-2-3")
         view = visitor.json("/dead-letters", name="why")
         assert [(each["reason"], each["worker_reason"], each["letters"]) for each in view["causes"]] == [
-            ("rejected", "out of paper", 2)
+            ("rejected", "out of paper", 2),
+            ("rejected", None, 1),
         ]
         assert {each["client_id"] for each in view["letters"]} == {"ada"}
         letters = visitor.get("/dead-letters", name="why")
@@ -396,6 +410,41 @@ def test_the_reasons_of_members_are_shown_as_text(visitor: User, console_broker:
         assert "out of paper" in preview.text
         soon(lambda: "gave of late: <q>out of paper</q>" in visitor.get("/overview/part/findings"))  # a new snapshot
         assert "out of paper" in visitor.get("/message", topic="dlq.why", partition="0", offset="0")
+
+
+def test_failures_are_counted_since_a_moment_as_long_as_no_leader_changes() -> None:
+    def group(epoch: int, accepted: int, rejected: int) -> ShareGroup:
+        counts = {"accept": accepted, "reject": rejected, "release": 1, "renew": 9}
+        part = SharePartition("t", 0, 0, 0, is_loaded=True, acknowledged=counts, lock_timeouts=2, leader_epoch=epoch)
+        return ShareGroup("g", "Stable", 1, (part,))
+
+    before = counters_of(group(5, 10, 4), 1000)
+    assert before is not None
+    assert before == Counters(1000, epochs=5, failed=7, accepted=10)
+    assert counters_in(str(before)) == before
+    assert since(before, counters_of(group(5, 12, 4), 2000)) == Since(1000, 0, 2)
+    assert since(before, counters_of(group(5, 12, 7), 2000)) == Since(1000, 3, 2)
+    for other in (group(6, 12, 7), group(5, 3, 0)):
+        assert since(before, counters_of(other, 2000)) == Since(1000, None, None)
+    assert since(before, None) == Since(1000, None, None)
+    silent = ShareGroup("g", "Stable", 1, (SharePartition("t", 0, 0, 0, "gone"),))
+    assert (counters_of(silent, 1000), counters_of(None, 1000)) == (None, None)
+    for text in ("", "1-2-3", "1-2-3-x", "1-2-3-\u0664", f"1-2-3-{'9' * 19}"):
+        with pytest.raises(InputError):
+            counters_in(text)
+
+
+def test_a_reason_is_over_when_none_of_its_records_fails_any_more() -> None:
+    def over(quiet_since_ms: int | None, *runs: InFlight, has_more: bool = False) -> list[bool]:
+        reasons = (FrequentReason("old", 9, 1000), FrequentReason("new", 1, 5000))
+        part = SharePartition("t", 0, 0, 0, runs=runs, has_more=has_more, reasons=reasons)
+        return [each.is_over for each in shown_reasons([part], quiet_since_ms)]
+
+    assert over(None) == [False, False]
+    assert over(2000) == [True, False]
+    assert over(9000) == [True, True]
+    assert over(9000, has_more=True) == [False, False]
+    assert over(9000, InFlight(3, 4, RunState.BACKING_OFF, 1, reason="old")) == [False, True]
 
 
 def test_a_console_without_records_shows_no_reasons(console_broker: EmbeddedBroker) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from ottla.console.finding_links import (
     OF_GROUPS,
@@ -72,6 +72,7 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     )
     said = page.get_by_role("listitem").filter(has_text=SERVER_SAYS)
     expect(said).to_contain_text(re.compile(r"\d failures, the last at "))
+    expect(page.get_by_text("the page then counts failures from that moment on")).to_be_visible()
     reason, records = (
         page.get_by_text("the group has paused itself"),
         page.get_by_role("heading", name="Records in flight"),
@@ -90,6 +91,7 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     expect(outcomes.get_by_role("row", name=f"rejected by a member {MAILS} {SERVER_SAYS}")).to_be_visible()
     expect(page.get_by_text("The reason is in that program's words")).to_be_visible()
     expect(page.get_by_text('"subject": "Your order 1"')).to_be_visible()
+    assert opened.columns_off_screen() == []
     expect(page.get_by_text("Every reader of these topics gets them again.")).to_be_visible()
     refused = page.get_by_role("region", name="Newest dead letters").get_by_role("row").count() - 1
     assert refused > LETTERS_A_MINUTE
@@ -100,18 +102,25 @@ def test_a_stuck_queue_is_seen_understood_and_mended(opened: Opened) -> None:
     page.get_by_role("button", name="Resume", exact=True).click()
     expect(page.get_by_text(f"Resumed {MAILERS}.")).to_be_visible()
     expect(page.get_by_text("Every record is done, or became a dead letter")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("The cause is mended: each record that was tried since then was accepted")).to_be_visible()
+    expect(page.get_by_text("Failures since")).to_have_count(1)
     expect(page.get_by_text(f"{refused} dead letters not sent back.")).to_be_visible()
-    send_back(page, refused)
+    expect(said.locator("strong")).to_have_text(SERVER_SAYS)
+    send_back(opened, refused)
     counts = f"{MAILS} 0 {COUNT + refused} 0 0 {COUNT} 0 {refused} 0 {refused}"
     expect(page.get_by_role("row", name=counts)).to_be_visible()
+    expect(page.get_by_text("These failures are over")).to_be_visible()
+    expect(said.locator("strong")).to_have_count(0)
+    expect(said).to_contain_text("none of these records is left to do")
     opened.go("/overview")
     expect(page.locator("#part-findings :is(.findings, .good)")).to_be_visible()
     expect(page.get_by_role("link", name=f"See the dead letters of {MAILERS}")).to_have_count(0)
     expect(page.get_by_text(f"{MAILERS} has paused itself")).to_have_count(0)
 
 
-def send_back(page: Page, refused: int) -> None:
+def send_back(opened: Opened, refused: int) -> None:
     """Send the dead letters back: their jobs succeed now, so that none waits to be sent back again."""
+    page = opened.page
     page.get_by_role("link", name="Dead letters", exact=True).click()
     page.get_by_role("link", name="Send back").click()
     page.get_by_role("button", name="Preview").click()
@@ -130,6 +139,7 @@ def send_back(page: Page, refused: int) -> None:
     expect(page.get_by_text(f"All {refused} dead letters were sent back.")).to_be_visible()
     rows = page.get_by_role("region", name="Newest dead letters").get_by_role("row")
     expect(rows.filter(has_text=re.compile(f"sent back to {MAILS}, 20.* at the latest"))).to_have_count(refused)
+    assert opened.columns_off_screen() == []
     page.get_by_role("link", name=MAILERS, exact=True).click()
 
 

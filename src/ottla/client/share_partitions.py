@@ -80,6 +80,7 @@ class SharePartition:
     `why_unknown`: why the leader's part is missing. `reasons`: the most common ones of the latest failures, if the
     user may read the topic. `is_loaded`: whether a member has fetched from this leader; if not,
     no record is acquired. Counters begin when it was loaded. `has_more`: there may be runs behind `runs`.
+    `leader_epoch` is -1 if the leader did not answer.
     """
 
     topic: str
@@ -99,6 +100,7 @@ class SharePartition:
     runs: tuple[InFlight, ...] = ()
     has_more: bool = False
     reasons: tuple[FrequentReason, ...] = ()
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +268,7 @@ class _Asking:
             why = self._why.get((topic, index), "its leader did not answer")
             return SharePartition(topic, index, start_offset, lag, why)
         if not part.is_loaded:
-            return SharePartition(topic, index, start_offset, lag)
+            return SharePartition(topic, index, start_offset, lag, leader_epoch=part.leader_epoch)
         return loaded_partition(topic, index, part, self._runs[topic, index])
 
 
@@ -299,6 +301,7 @@ def loaded_partition(
         tuple(_run(each) for each in (part.runs if runs is None else runs)),
         part.next_offset >= 0,
         tuple(FrequentReason(each.text, each.failure_count, each.last_ms) for each in part.reasons),
+        part.leader_epoch,
     )
 
 

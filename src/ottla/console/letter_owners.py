@@ -26,6 +26,8 @@ BYTES_MAX: Final = 8 << 20
 KEPT_MAX: Final = 8_192
 """Offsets of a partition whose owner is remembered, the newest: a bit for each."""
 GROUPS_MAX: Final = 100
+FRESH_S: Final = 20.0
+"""Seconds for which the last count holds: an open page of the group counts every 5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class LetterCounts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[Hashable, tuple[float, dict[int, _Owned]]] = {}
+        self._last: dict[tuple[str, str], tuple[float, Waiting]] = {}
+        """The last counts by group and topic, and when they were made."""
 
     def waiting(
         self, client: Client, group: str, topic: str, redrive: Redrive, wait_s: float, unseen: list[str]
@@ -88,9 +92,19 @@ class LetterCounts:
                 part, start, end = owned[index], redrive.starts[index], redrive.ends[index]
                 known += part.waiting(progress)
                 unread += progress.left(start, part.first) + progress.left(part.end, end)
-            return Waiting(known, unread)
+            found = Waiting(known, unread)
+            self._last.pop((group, topic), None)
+            self._last[group, topic] = time.monotonic(), found
+            while len(self._last) > GROUPS_MAX:
+                del self._last[next(iter(self._last))]
+            return found
         finally:
             self._lock.release()
+
+    def last(self, group: str, topic: str) -> Waiting | None:
+        """What `waiting` returned last, None if that was more than FRESH_S ago."""
+        at, found = self._last.get((group, topic), (-FRESH_S, None))
+        return found if time.monotonic() - at < FRESH_S else None
 
     def _read(
         self,
@@ -121,3 +135,4 @@ class LetterCounts:
         """Drop what no page has asked for that long. Does not wait for a thread that reads."""
         until = time.monotonic() - older_than_s
         self._kept = {key: kept for key, kept in list(self._kept.items()) if kept[0] > until}
+        self._last = {key: last for key, last in list(self._last.items()) if last[0] > until}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from ottla.client.errors import check
+from ottla.client.errors import ClientError, check
 from ottla.client.share_groups import PAUSED, pauses_of
+from ottla.client.share_partitions import describe_share_partitions
+from ottla.console.failures_since import Counters, counters_of
 from ottla.console.group_reading import group_of
 from ottla.console.page import Context, Done, InputError, Preview, url
 from ottla.console.reading import configs
@@ -66,8 +69,19 @@ def resume_preview(context: Context) -> Preview:
 
 
 def resume(context: Context) -> Done:
-    """Resume the group."""
-    return _set(context, AlterableConfig(PAUSED, DELETE, None), "Resumed")
+    """Resume the group. The page that comes next counts failures from now on."""
+    counters = counters_now(context)
+    done = _set(context, AlterableConfig(PAUSED, DELETE, None), "Resumed")
+    return done if counters is None else replace(done, next=f"{done.next}&since={counters}")
+
+
+def counters_now(context: Context) -> Counters | None:
+    """The group's counters, None if its leaders do not report them."""
+    try:
+        group = describe_share_partitions(context.client, context.need("name"), runs_max=0, with_reasons=False)
+    except ClientError:
+        return None
+    return counters_of(group, context.now_ms)
 
 
 def _set(context: Context, config: AlterableConfig, done: str) -> Done:

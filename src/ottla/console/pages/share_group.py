@@ -12,7 +12,6 @@ from ottla.client.errors import ClientError
 from ottla.client.share_groups import PAUSE_CONFIGS, PAUSED, Pause, ShareOffset, group_configs, pause_in
 from ottla.client.share_partitions import (
     Coordinated,
-    FrequentReason,
     InFlight,
     RunState,
     ShareGroup,
@@ -20,12 +19,14 @@ from ottla.client.share_partitions import (
     describe_share_partitions,
 )
 from ottla.console.config_authors import Configs, configs_view
+from ottla.console.failures_since import Since, counters_in, counters_of, since
 from ottla.console.group_reading import group_of
+from ottla.console.letter_owners import Waiting
 from ottla.console.page import Change, Context, MissingError, Page, Paged, Part, View, paged
 from ottla.console.pages import dead_letters, group_changes, member_changes, share_changes
 from ottla.console.pages.group import MemberRow, member_row
 from ottla.console.reading import Config
-from ottla.console.worker_reasons import cut, shown_reasons
+from ottla.console.worker_reasons import QUIET_MS, ReasonRow, cut, shown_reasons
 from ottla.doctor.checks.shares import BREAKER
 from ottla.doctor.snapshot import SHARE, Group
 from ottla.escaping import visible
@@ -104,7 +105,8 @@ class SharePartitionRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupView(View):
     """The share group, a page of its partitions, and its members. `why` says why nothing is delivered. `reasons`: the
-    most common ones that members gave for the latest failures."""
+    most common ones that members gave for the latest failures. `since`: what happened since the moment in the address.
+    `counters`: this moment, for an address; "" if it is not known."""
 
     name: str
     state: str
@@ -117,7 +119,9 @@ class ShareGroupView(View):
     held: int | None
     archiving: int | None
     waiting: int | None
-    reasons: tuple[FrequentReason, ...]
+    reasons: tuple[ReasonRow, ...]
+    since: Since | None
+    counters: str
     paged: Paged
     partitions: tuple[SharePartitionRow, ...]
     members: tuple[MemberRow, ...]
@@ -129,7 +133,8 @@ def load(context: Context) -> ShareGroupView:
     """The share group that the address names."""
     group = share_group_of(context)
     unseen: list[str] = []
-    parts = loaded(described(context, group, 0, unseen))
+    found = described(context, group, RUNS_MAX, unseen)
+    parts, counters = loaded(found), counters_of(found, context.now_ms)
     configs = group_configs(context.client, [group.name], (*PAUSE_CONFIGS, DEAD_LETTERS)).get(group.name, {})
     pause = pause_in(configs)
     rows = [partition_row(place, group, parts.get(place)) for place in sorted(group.committed.keys() | group.owned)]
@@ -150,7 +155,9 @@ def load(context: Context) -> ShareGroupView:
         held=held,
         archiving=archiving,
         waiting=None if lag is None or held is None or archiving is None else max(0, lag - held - archiving),
-        reasons=shown_reasons(parts.values()),
+        reasons=shown_reasons(parts.values(), quiet_since(context, group, pause, lag, configs.get(DEAD_LETTERS))),
+        since=since(counters_in(text), counters) if (text := context.query.get("since")) else None,
+        counters="" if counters is None else str(counters),
         paged=where,
         partitions=tuple(shown),
         members=tuple(member_row(each) for each in members[:RUNS_MAX]),
@@ -177,6 +184,19 @@ def partition_row(place: TopicPartition, group: Group, part: SharePartition | No
         part.lock_timeouts,
         part.dead_letters,
     )
+
+
+def quiet_since(
+    context: Context, group: Group, pause: Pause | None, lag: int | None, letters_topic: str | None
+) -> int | None:
+    """The time since which a reason must have had no failure to be over; None while none can be over: records wait and
+    no member may get them, or dead letters are still to be sent back, as far as another part of the page has read."""
+    waiting = context.session.shared.letters.last(group.name, letters_topic) if letters_topic else Waiting(0, 0)
+    if waiting != Waiting(0, 0) or pause is not None:
+        return None
+    if lag == 0:
+        return context.now_ms
+    return context.now_ms - QUIET_MS if group.owned else None
 
 
 def total(values: Iterable[int | None]) -> int | None:
