@@ -129,9 +129,10 @@ def awaits_logs(placed: PartitionRecord) -> bool:
     return placed.leader == NOBODY and not placed.isr and not placed.elr
 
 
-def compares_logs(placed: PartitionRecord) -> bool:
-    """Whether the partition has no leader, and has eligible replicas whose logs have to be compared."""
-    return placed.leader == NOBODY and bool(placed.unproven)
+def needs_log_ends(placed: PartitionRecord) -> bool:
+    """Whether the partition has no leader, and the controller has to know where the logs of its replicas end: none is
+    eligible, or some of these are unproven."""
+    return awaits_logs(placed) or (placed.leader == NOBODY and bool(placed.unproven))
 
 
 def undecided(placed: PartitionRecord, lost_commits: int) -> PartitionRecord:
@@ -220,7 +221,7 @@ def _with_every_record(placed: PartitionRecord, nodes: NodeStates, rules: Rules)
     proven = [replica for replica in live if replica not in placed.unproven]
     if proven:
         return proven[0]
-    if not live or len(live) < rules.needed(placed):
+    if len(live) < rules.needed(placed):
         return None
     ends = nodes.log_ends
     if len(live) > 1 and not all(replica in ends for replica in live):

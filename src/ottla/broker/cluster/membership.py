@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from ottla.broker.cluster.adopting import AdoptedAs
 from ottla.broker.cluster.controller import Controller
 from ottla.broker.cluster.duties import RulesOf, state_row
-from ottla.broker.cluster.elections import NodeStates, awaits_logs, compares_logs
+from ottla.broker.cluster.elections import NodeStates, needs_log_ends
 from ottla.broker.cluster.leaving import Leaving
 from ottla.broker.cluster.members import Members
 from ottla.broker.cluster.metadata import Metadata, Planned, RowBatch, RowChange
@@ -299,7 +299,7 @@ class Membership:
         if self._logs.some_can_not_be_read():
             return True
         named = [topics[name] for name in delta.names(TOPICS) if name in topics]
-        return any(awaits_logs(placed) or compares_logs(placed) for topic in named for placed in topic.partitions)
+        return any(needs_log_ends(placed) for topic in named for placed in topic.partitions)
 
     def look_at_logs(self, now: Millis) -> None:
         """Logs have failed or recovered, or the controller needs their ends: update the row.

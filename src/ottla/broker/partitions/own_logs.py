@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
 
-from ottla.broker.cluster.elections import awaits_logs, compares_logs
+from ottla.broker.cluster.elections import awaits_logs, needs_log_ends
 from ottla.broker.cluster.metadata import Metadata
 from ottla.broker.partitions.partition import Partition
 from ottla.broker.partitions.replicas import Replicas
@@ -54,8 +54,10 @@ class OwnLogs:
         That one may have reported that it is offline too: then the leader stays."""
         image, place = self._metadata.image, (partition.log.topic_id, partition.index)
         placed = image.partition(partition.topic_name, partition.index)
-        if placed is None or len(placed.replicas) == 1:
-            return placed is not None
+        if placed is None:
+            return False
+        if len(placed.replicas) == 1:
+            return True
         others = [str(node_id) for node_id in placed.isr if node_id != self._node_id]
         return any(
             row.state is NodeState.ACTIVE and not (partition.leads and place in row.offline)
@@ -96,8 +98,7 @@ class OwnLogs:
         ends: dict[TopicIdPartition, tuple[int, LogEnd]] = {}
         for topic in self._metadata.image.topics.values():
             for index, placed in enumerate(topic.partitions):
-                is_asked = awaits_logs(placed) or compares_logs(placed)
-                partition = self._replicas.get(topic.id, index) if is_asked else None
+                partition = self._replicas.get(topic.id, index) if needs_log_ends(placed) else None
                 is_current = partition is not None and partition.leader_epoch == placed.leader_epoch
                 if partition is not None and is_current and partition.log.failed is None:
                     end = LogEnd(*partition.sound_end) if partition.copy.has_end else NO_LOG
