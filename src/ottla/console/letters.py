@@ -4,13 +4,13 @@ back."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ottla.console.letter_owners import READ_MAX
 from ottla.console.page import Context, Field, InputError, View
-from ottla.console.redrive_times import RedriveTimes
+from ottla.console.redrive_times import SentBack, redrive_times
 from ottla.escaping import visible, visible_lines
 
 SHOWN_MAX: Final = 200
@@ -103,8 +103,14 @@ def facts_of(rows: Sequence[LetterRow]) -> dict[str, Any]:
     }
 
 
-def with_times(rows: Iterable[LetterRow], times: RedriveTimes) -> list[LetterRow]:
-    """The rows with the times at which they were sent back."""
+def with_times(
+    context: Context, rows: Sequence[LetterRow], group: str, topic: str, read: Callable[[int, str], SentBack]
+) -> Sequence[LetterRow]:
+    """The rows of dead letters in a topic, with the times at which they were sent back. The other arguments: see
+    `redrive_times`, which is called only if there is such a row."""
+    if not any(each.is_back for each in rows):
+        return rows
+    times = redrive_times(context, group, topic, read)
     return [replace(each, back_ms=times.at(each.partition, each.offset)) if each.is_back else each for each in rows]
 
 

@@ -35,7 +35,7 @@ from ottla.console.letters import (
 )
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
 from ottla.console.reading import configs
-from ottla.console.redrive_times import SentBack, redrive_times
+from ottla.console.redrive_times import SentBack
 from ottla.console.worker_reasons import cut
 from ottla.doctor.words import count
 from ottla.escaping import visible
@@ -69,6 +69,7 @@ def load(context: Context) -> DeadLetters:
     redrive = opened(context, group, topic)
     unseen: list[str] = []
     found = newest(context, group, topic, redrive, unseen)
+    rows = [row_of(each, is_back=each.offset in redrive.progress[each.partition]) for each in found]
     return DeadLetters(
         title=f"Dead letters of {visible(group)}",
         command=context.command("share-groups", "redrive", group),
@@ -77,16 +78,8 @@ def load(context: Context) -> DeadLetters:
         is_paused=is_paused,
         outcomes=OUTCOMES,
         unseen=tuple(unseen),
-        **letters.facts_of(rows_of(context, group, topic, redrive, found)),
+        **letters.facts_of(with_times(context, rows, f"{REDRIVE_PREFIX}{group}", topic, sent_until)),
     )
-
-
-def rows_of(context: Context, group: str, topic: str, redrive: Redrive, found: list[Letter]) -> list[LetterRow]:
-    """The rows of dead letters."""
-    rows = [row_of(each, is_back=each.offset in redrive.progress[each.partition]) for each in found]
-    if not any(each.is_back for each in rows):
-        return rows
-    return with_times(rows, redrive_times(context, f"{REDRIVE_PREFIX}{group}", topic, sent_until))
 
 
 def sent_until(offset: int, metadata: str) -> SentBack:

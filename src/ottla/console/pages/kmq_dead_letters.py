@@ -34,7 +34,7 @@ from ottla.console.letters import (
     with_times,
 )
 from ottla.console.page import Change, Context, Done, Field, InputError, Page, Preview, url
-from ottla.console.redrive_times import SentBack, redrive_times
+from ottla.console.redrive_times import SentBack
 from ottla.doctor.words import count
 from ottla.escaping import visible
 from ottla.kmq.config import KmqConfig
@@ -64,6 +64,7 @@ def load(context: Context) -> KmqDeadLetters:
     topic = topic_of_letters(context, config)
     unseen: list[str] = []
     found = read_letters(context, config, topic, unseen, newest=READ_MAX)
+    rows = [row_of(each, found, config.queue) for each in found.letters]
     return KmqDeadLetters(
         title=f"Dead letters of {visible(config.queue)}",
         command=context.command("kmq", "redrive", config.queue, *options_of(config, of_workers=False)),
@@ -71,16 +72,8 @@ def load(context: Context) -> KmqDeadLetters:
         topic=topic.name,
         names=names_of(config),
         unseen=tuple(unseen),
-        **letters.facts_of(rows_of(context, config, found)),
+        **letters.facts_of(with_times(context, rows, redrive_group(config), config.dead_letters, sent_until)),
     )
-
-
-def rows_of(context: Context, config: KmqConfig, found: Letters) -> list[LetterRow]:
-    """The rows of dead letters."""
-    rows = [row_of(each, found, config.queue) for each in found.letters]
-    if not any(each.is_back for each in rows):
-        return rows
-    return with_times(rows, redrive_times(context, redrive_group(config), config.dead_letters, sent_until))
 
 
 def sent_until(offset: int, metadata: str) -> SentBack:
