@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from ottla.client import Client
 from ottla.client.reporting import Reporter, about
+from ottla.spark.format import OttlaSource
 from ottla.spark.running import run
 from ottla.spark.running.each_batch import each_batch, readable
 from ottla.spark.running.run import PipelineFailedError, RunOptions, read_stream, require_topics, run_queries
@@ -225,6 +227,45 @@ def test_a_broker_that_goes_away_and_a_signal(
     commits = {each.name for each in (tmp_path / "counted" / "commits").iterdir()}
     plans = {each.name for each in (tmp_path / "counted" / "offsets").iterdir()}
     assert commits == plans, "a batch was begun and not finished"
+
+
+LATE_ONCE = """#!/bin/sh
+case "$*" in *python_streaming_source_runner*)
+    [ -e {begun} ] || { touch {begun}; exec sleep 11; }
+esac
+exec {python} "$@"
+"""
+"""A Python whose first process for planning does not start within the 10 s that Spark gives it."""
+
+
+def test_a_query_starts_again_when_its_python_process_is_late(
+    spark: SparkSession,
+    broker: EmbeddedBroker,
+    topic: str,
+    tmp_path: Path,
+    printed: Printed,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(LATE_ONCE.replace("{begun}", str(tmp_path / "begun")).replace("{python}", sys.executable))
+    python.chmod(0o755)
+
+    class Late(OttlaSource):
+        @classmethod
+        def name(cls) -> str:
+            return "late"
+
+    broker.create_topic(topic)
+    fill(broker, topic, 100, partitions=1)
+    options = once(broker, tmp_path / "checkpoints")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    spark.dataSource.register(Late)
+    read = spark.readStream.format("late").options(**run.source_options(options, topic, startingOffsets="earliest"))
+    finished = run_queries(options, spark, [read.load().writeStream.queryName("counted").format("noop")])
+    assert finished.rows == 100
+    said = printed()[1]
+    assert "A Python process of counted did not start within 10 s" in said
+    assert "Starting counted again where it was." in said
 
 
 def test_a_signal_does_not_wait_for_executors_that_never_come(

@@ -1,7 +1,7 @@
 """Describes the failure of a query in one plain sentence: what happened, why, and what to do.
 
 Spark reports a failure as a condition in brackets, or as a Python traceback inside a Java one. Some of these mean that
-the broker is unavailable; `ottla.spark.running.run` then retries.
+the broker is unavailable, or that the machine is busy; `ottla.spark.running.run` then retries.
 
 Source: error-conditions.json and StreamingQueryException of Spark 4.3.
 """
@@ -31,6 +31,10 @@ AWAY = re.compile(
 )
 """Texts of failures that mean that the broker is unavailable or not ready: from Ottla's client, Kafka's and
 librdkafka."""
+
+LATE = "Python worker failed to connect back"
+"""Spark's message when a Python process of the driver did not connect to it within 10 s. Spark retries tasks, but not
+what the driver itself runs in Python: the planning of a source's batches."""
 
 ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), sentence)
@@ -78,6 +82,11 @@ ADVICE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"Python worker exited unexpectedly|PYTHON_WORKER_CRASHED",
             "A Python worker of {name} was killed again and again, for want of memory perhaps; "
             "--conf spark.task.maxFailures allows more tries on a cluster.",
+        ),
+        (
+            LATE,
+            "A Python process of {name} did not start within 10 s, again and again: the machine is too busy, or the "
+            "Python in PYSPARK_PYTHON hangs. Started again, the pipeline continues where it was.",
         ),
         (
             r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'(?!\s+During handling)",
@@ -134,6 +143,11 @@ def text_of(error: BaseException) -> str:
 def means_away(text: str) -> bool:
     """Whether the failure means that the broker is temporarily unavailable."""
     return AWAY.search(text) is not None
+
+
+def means_late(text: str) -> bool:
+    """Whether the failure means that a Python process did not start in the time that Spark gives it."""
+    return LATE in text
 
 
 def reason(text: str) -> str:

@@ -1,7 +1,8 @@
 """Runs every pipeline: waits for the broker, starts the queries, shows their progress, and stops them cleanly.
 
-A query that fails because the broker is unavailable is restarted from its checkpoint, so no record is lost or processed
-twice. Every other failure becomes one sentence.
+A query that fails because the broker is unavailable, or because the machine is too busy to start its Python process in
+time, is restarted from its checkpoint, so no record is lost or processed twice. Every other failure becomes one
+sentence.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from typing import TYPE_CHECKING, Any, cast
 from ottla.client import BrokerError, Client, ClientError
 from ottla.client.reporting import Reporter
 from ottla.spark.platform.client_properties import ClientProperties, WrongOptionError, client_properties
-from ottla.spark.platform.failures import OptionsRefusedError, PipelineFailedError, means_away, sentence, text_of
+from ottla.spark.platform.failures import (
+    OptionsRefusedError,
+    PipelineFailedError,
+    means_away,
+    means_late,
+    sentence,
+    text_of,
+)
 from ottla.spark.platform.paths import local_path
 from ottla.spark.platform.session import require_workers
 from ottla.spark.reader.losses import ADVICE
@@ -44,7 +52,7 @@ LAST_BATCH_S = 120.0
 batch."""
 FRUITLESS_MAX = 5
 FRUITLESS_S = 60.0
-"""Failures with a reachable broker, with neither a batch nor a minute between them, that do not count as an outage."""
+"""Restarts of a query, with neither a batch nor a minute between them, after which its next failure ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,18 +422,23 @@ class Loop:
             self._view.take(run.name, progress)
 
     def _failed(self, run: Run, error: Exception) -> None:
-        """If the broker is unavailable, wait for it and restart the query; otherwise raise PipelineFailedError."""
+        """If the broker is unavailable, wait for it and restart the query. Restart it too if a Python process started
+        too late. Otherwise raise PipelineFailedError."""
         text = text_of(error)
         with suppress(Exception):  # of the JVM, if it is that which has gone
             self._show(run)
         run.count_failure()
-        if not means_away(text) or run.fruitless > FRUITLESS_MAX:
+        away = means_away(text)
+        if not (away or means_late(text)) or run.fruitless > FRUITLESS_MAX:
             raise PipelineFailedError(self._options.sentence(run.name, run.checkpoint, text)) from error
-        self._view.say(f"The broker at {self._options.bootstrap} is away; {run.name} waits for it.")
-        client = wait_for_broker(self._options, self._view.say, self._stopped)
-        if client is not None:
-            client.close()
-            pause(min(0.2 * 2**run.fruitless, 5.0), self._stopped)
+        if away:
+            self._view.say(f"The broker at {self._options.bootstrap} is away; {run.name} waits for it.")
+            client = wait_for_broker(self._options, self._view.say, self._stopped)
+            if client is not None:
+                client.close()
+        else:
+            self._view.say(f"A Python process of {run.name} did not start within 10 s; is the machine busy?")
+        pause(min(0.2 * 2**run.fruitless, 5.0), self._stopped)
         if self._stopped.is_set():
             run.ended = True
             return
@@ -463,5 +476,5 @@ class Loop:
             self._show(run)
         except Exception as error:
             failure = failure or error
-        if failure is not None and not means_away(text := text_of(failure)):
+        if failure is not None and not (means_away(text := text_of(failure)) or means_late(text)):
             raise PipelineFailedError(self._options.sentence(run.name, run.checkpoint, text)) from failure
