@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.partitions.partition import Partition
+from ottla.broker.upkeep.scrubs import FIRST_AFTER_MS
 from ottla.log.answers import Damage, Isolation
 from ottla.metadata.topics import PartitionRecord
 from ottla.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
@@ -18,8 +19,9 @@ class Copies:
     """Partition t-0 with six records on two nodes, both in sync. Node 1 is the controller. The follower gets one batch
     with each fetch."""
 
-    def __init__(self, directory: Path, leader: int) -> None:
-        self.pair = NodePair(directory, ottla_scrub_bytes_per_second="0", replica_fetch_max_bytes="1")
+    def __init__(self, directory: Path, leader: int, **settings: str) -> None:
+        given = {"ottla_scrub_bytes_per_second": "0", "replica_fetch_max_bytes": "1", **settings}
+        self.pair = NodePair(directory, **given)
         self.leader, self.copier = leader, 3 - leader
         topic = CreatableTopic("t", -1, -1, assignments=[CreatableReplicaAssignment(0, [leader, 3 - leader])])
         self.pair.ask(1, CreateTopicsRequest([topic]))
@@ -166,3 +168,25 @@ def test_a_replica_is_not_cut_before_its_row_reports_the_damage(tmp_path: Path) 
     assert (copies.end, copies.reports_losses) == (6, False)
     stage.run()
     assert (copies.end, copies.reports_losses) == (2, True)
+
+
+def test_an_index_beside_a_damaged_batch_is_rebuilt_once_that_is_cut_off(tmp_path: Path) -> None:
+    """The next pass begins an hour later."""
+    copies = Copies(tmp_path, leader=1, ottla_scrub_bytes_per_second="1000000", log_index_interval_bytes="0")
+    copies.copy.log.segments[-1].flush_indexes()
+    found = copies.copy.log.read(4, 1 << 20).slice
+    assert found is not None
+    segment = Path(found.file.path)
+    octets = bytearray(segment.read_bytes())
+    octets[found.position + found.length - 2] ^= 1
+    segment.write_bytes(octets)
+    index = segment.with_suffix(".timeindex")
+    assert index.exists()
+    index.unlink()
+    copies.pair.run(FIRST_AFTER_MS + 10_000)
+    copies.catch_up()
+    notes = copies.pair.stages[copies.copier].notes
+    assert any("t-0 is damaged" in note for note in notes)
+    assert index.exists()
+    assert any("Its indexes were rebuilt" in note for note in notes), notes
+    assert (copies.end, copies.in_sync) == (6, 2)

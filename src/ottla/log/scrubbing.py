@@ -16,12 +16,12 @@ from ottla.log.checking import checking
 from ottla.log.state import LogState
 
 
-def scrubbing(log: LogState, note: Callable[[str], None] = lambda _: None) -> Iterator[int | Damage]:
-    """Check the segments of a log, and the newest one up to its end. Yields the bytes of each slice, and the damage, at
-    most one place of each segment. Indexes that do not agree with the batches are rebuilt, which is reported to `note`.
-    Segments that are replaced, cut or deleted meanwhile are skipped. Raises OSError."""
+def scrubbing(log: LogState, note: Callable[[str], None] = lambda _: None, base: int = -1) -> Iterator[int | Damage]:
+    """Check the segments of a log with base offsets above `base`, and the newest one up to its end. Yields the bytes of
+    each slice, and the damage, at most one place of each segment. Indexes that do not agree with the batches are
+    rebuilt, which is reported to `note`. Segments that are replaced, cut or deleted meanwhile are skipped. Raises
+    OSError."""
     interval = log.config.index_interval_bytes
-    base = -1
     while True:
         at = bisect_right(log.bases, base)
         if at >= len(log.segments):

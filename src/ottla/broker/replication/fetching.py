@@ -180,6 +180,7 @@ class Fetching:
                 return
             self.go_on(key, partition)
         self._upkeep.failures.mended(partition)
+        self._upkeep.scrubs.check_rest(partition)
         if key in self._followed:
             self._followed[key][1].fetcher.cut(key)
 

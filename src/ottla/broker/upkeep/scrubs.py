@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from ottla.broker.environment import Environment
@@ -52,7 +53,8 @@ class Scrubs:
 
     def start(self, now: Millis) -> None:
         """Every log is open: begin the first pass soon."""
-        self._pass.set(now + min(FIRST_AFTER_MS, self._every_ms))
+        self._pass_at = now + min(FIRST_AFTER_MS, self._every_ms)
+        self._pass.set(self._pass_at)
 
     def forget(self, partition: Partition) -> None:
         """This partition is deleted."""
@@ -67,6 +69,16 @@ class Scrubs:
         left = [each for each in self._left if each[0] is not partition]
         self._left = deque([(partition, self._files), (partition, self._batches), *left])
         self._next_slice.set(AT_ONCE)
+
+    def check_rest(self, partition: Partition) -> None:
+        """The damaged end of this log was cut off. The segment that was cut may have damage that nobody has found, such
+        as in an index, because a check ends at the first place: check it again, after the other logs."""
+        active = partition.log.active
+        if self._rate <= 0 or active is None:
+            return
+        if self._under_way is None and not self._left:
+            self._next_slice.set(AT_ONCE)
+        self._left.append((partition, partial(self._batches, base=active.base_offset - 1)))
 
     @property
     def _every_ms(self) -> Millis:
@@ -102,11 +114,11 @@ class Scrubs:
 
         return comparing(partition.log, self._notes, now)
 
-    def _batches(self, partition: Partition, now: Millis) -> Slices:
+    def _batches(self, partition: Partition, now: Millis, base: int = -1) -> Slices:
         del now
         from ottla.log.scrubbing import scrubbing
 
-        return scrubbing(partition.log, self._notes)
+        return scrubbing(partition.log, self._notes, base)
 
     def _slice(self, now: Millis) -> int:
         """Check the next slice of the current log, or of the next one. Returns its size in bytes."""
