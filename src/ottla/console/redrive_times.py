@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from ottla.client.client import EARLIEST, LATEST, TopicPartition
+from ottla.client.client import EARLIEST
 from ottla.client.errors import ClientError
+from ottla.console.group_history import group_history
 from ottla.console.page import Context
-from ottla.console.reading import offsets_at
-from ottla.doctor.history import History, windows
 from ottla.doctor.snapshot import Commit
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, partition_of
 
 COMMITS_MAX: Final = 200
 """Commits of a redrive in a partition that are read, the newest."""
@@ -46,13 +44,14 @@ def redrive_times(context: Context, group: str, topic: str, read: Callable[[int,
     """When the dead letters of a topic were sent back. `group`: the consumer group that keeps the progress. `read`:
     reads it from the offset and the metadata of a commit. Without the right to read commits, no time is known."""
     try:
-        found = {
-            partition: [(each.at_ms, read(each.offset, each.metadata)) for each in forwards(rows)]
-            for (name, partition), rows in _commits_of(context, group).items()
-            if name == topic
-        }
+        history = group_history(context, group, EARLIEST, COMMITS_MAX, newest=OFFSETS_MAX)
     except ClientError:
         return RedriveTimes()
+    found = {
+        partition: [(each.at_ms, read(each.offset, each.metadata)) for each in forwards(commits)]
+        for (name, (committed_topic, partition)), commits in history.commits.items()
+        if (name, committed_topic) == (group, topic)
+    }
     return RedriveTimes(found)
 
 
@@ -60,16 +59,3 @@ def forwards(commits: Sequence[Commit]) -> Sequence[Commit]:
     """The commits since the last one that went backwards: those before it are of another topic of this name."""
     back = [at for at, (before, after) in enumerate(pairwise(commits), 1) if after.offset < before.offset]
     return commits[back[-1] :] if back else commits
-
-
-def _commits_of(context: Context, group: str) -> dict[TopicPartition, Sequence[Commit]]:
-    """The newest commits of a group by partition, oldest first. Raises ClientError."""
-    by_partition = context.client.known_topic(CONSUMER_OFFSETS_TOPIC).leaders
-    index = partition_of(group, len(by_partition))
-    leaders = {(CONSUMER_OFFSETS_TOPIC, index): by_partition[index]}
-    starts, ends = offsets_at(context, leaders, [EARLIEST, LATEST])
-    starts = {each: max(start, ends[each] - OFFSETS_MAX) for each, start in starts.items() if each in ends}
-    history = History(COMMITS_MAX)
-    reached = {leader: context.client.broker(leader) for leader in leaders.values() if leader >= 0}
-    history.read(context.client, reached, windows(starts, ends, leaders))
-    return {place: rows for (name, place), rows in history.commits.items() if name == group}

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from ottla.client.client import LATEST, TopicPartition
-from ottla.client.errors import check
+from ottla.console.group_history import group_history
 from ottla.console.group_reading import group_of
 from ottla.console.page import Context, View
 from ottla.console.reading import leaders_of, offsets_at
-from ottla.doctor.history import History, windows
+from ottla.doctor.history import History
 from ottla.doctor.snapshot import Commit, Generation, Group
 from ottla.doctor.words import names
 from ottla.escaping import visible
-from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC, partition_of
+from ottla.protocol.coordinator_records import CONSUMER_OFFSETS_TOPIC
 
 HOUR_MS: Final = 3_600_000
 STEPS: Final = 12
@@ -67,7 +67,7 @@ def load(context: Context) -> Past:
     names = [CONSUMER_OFFSETS_TOPIC, *sorted({topic for topic, _ in group.committed})]
     topics = context.client.metadata(names).topics
     unseen: list[str] = []
-    history = history_of(context, topics[0], group.name, now - HOUR_MS, unseen)
+    history = group_history(context, group.name, now - HOUR_MS, KEPT, unseen=unseen)
     leaders = {place: leader for place, leader in leaders_of(topics).items() if place in group.committed}
     lags, why = lags_of(context, group, leaders, history, now, unseen)
     is_classic = group.type == "classic"
@@ -81,19 +81,6 @@ def load(context: Context) -> Past:
         is_whole=history.is_whole,
         unseen=tuple(unseen),
     )
-
-
-def history_of(context: Context, topic: Any, group: str, since_ms: int, unseen: list[str]) -> History:
-    """The group's commits and generations since a time. `topic`: the metadata of the topic that has them. Raises
-    BrokerError if the user may not read it."""
-    check(topic.error_code, CONSUMER_OFFSETS_TOPIC)
-    history = History(KEPT)
-    place = CONSUMER_OFFSETS_TOPIC, partition_of(group, len(topic.partitions))
-    leaders = {each: leader for each, leader in leaders_of([topic]).items() if each == place and leader >= 0}
-    since, ends = offsets_at(context, leaders, [since_ms, LATEST], unseen)
-    reached = {leader: context.client.broker(leader) for leader in leaders.values()}
-    history.read(context.client, reached, windows(since, ends, leaders))
-    return history
 
 
 def lags_of(
