@@ -191,7 +191,7 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_coordinators_that_forget_who_comes_next, "cluster-transactions", 103, "goes on; its coordinator has"),
     (groups.plant_everything_is_free, "cluster-groups", 5, "has and must not lose yet"),
     (plant_acknowledgements_that_are_not_remembered, "cluster-share", 3, "it was done as number"),
-    (plant_acknowledgements_that_are_not_remembered, "spoiled-share", 6, "it was done as number"),
+    (plant_acknowledgements_that_are_not_remembered, "spoiled-share", 4, "it was done as number"),
     (plant_indexes_of_aborted_transactions_that_are_trusted, "spoiled-transactions", 2, "nobody asked for that"),
     (plant_compaction_of_what_is_not_stable, "cluster-transactions", 2, "which is committed, while the newest"),
     (plant_compaction_that_drops_the_newest, "cluster-transactions", 0, "which is committed, while the newest"),
