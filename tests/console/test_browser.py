@@ -11,7 +11,7 @@ from ottla.client import Client
 from ottla.console.app import REFRESH
 from ottla.protocol.records import Record, build_batch
 from ottla.testing import EmbeddedBroker
-from tests.harness.console.browser import Opened
+from tests.harness.console.browser import PATIENCE_MS, Opened
 from tests.harness.console.browser import opened as open_page
 from tests.harness.console.golden import check_golden
 
@@ -34,6 +34,10 @@ PAGES = {
 }
 
 
+FIRST_READINGS = ("found nothing so far", "it takes two readings")
+"""What parts of pages say that compare two moments, until they have both."""
+
+
 @pytest.fixture(scope="module")
 def console_broker() -> Iterator[EmbeddedBroker]:
     """A broker whose contents are those of the golden pages."""
@@ -51,6 +55,8 @@ def console_broker() -> Iterator[EmbeddedBroker]:
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_as_recorded_and_accessible(opened: Opened, name: str, update: bool) -> None:
     opened.go(PAGES[name])
+    for first in FIRST_READINGS:
+        expect(opened.page.get_by_text(first)).to_have_count(0, timeout=4 * PATIENCE_MS)
     opened.page.keyboard.press("p")  # a page that updates itself would change meanwhile
     expect(opened.page.get_by_role("heading", level=1)).to_be_visible()
     assert opened.accessibility() == []

@@ -56,16 +56,20 @@ def test_all_promises_hold_where_each_partition_of_a_produce_is_a_slice(
 
 def printed_under_hash_seeds(script: str) -> set[str]:
     """What the script prints, each different text once, under different orders of sets."""
-    return {
-        subprocess.run(
+    started = [
+        subprocess.Popen(
             [sys.executable, "-c", script],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=True,
-        ).stdout
+        )
         for hash_seed in ("1", "2")
-    }
+    ]
+    ended = [(process, *process.communicate()) for process in started]
+    for process, _, errors in ended:
+        assert process.returncode == 0, errors
+    return {printed for _, printed, _ in ended}
 
 
 TRACED = {"log": 2, "transactions": 0, "groups": 0, "share": 2, "cluster": 4, "cluster-transactions": 1}
