@@ -251,7 +251,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         for name in TOPICS:
             producer.produce(name, f"text-of-{name}", f"text-of-{name}", partition=0)
         producer.flush()
-        opened = Producer({**given, "transactional.id": "strongbox", "linger.ms": 0})
+        opened = Producer({**given, "transactional.id": "strongbox", "transaction.timeout.ms": 600_000})
         opened.init_transactions(60)
         opened.begin_transaction()
         opened.produce("payroll", "text-of-payroll", partition=0)

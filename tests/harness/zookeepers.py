@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ottla.metadata.zookeeper.store import ZooKeeperStore
 
 TICK_MS = 200
-"""Session time-outs are at least two of them, and at most twenty."""
+"""Session time-outs are at least two of them."""
+SESSION_MAX_MS = 60_000
 LISTENED_ON = range(10_000, 32_768)
 """Ports below those that Linux takes for the near ends of connections."""
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -58,6 +59,7 @@ class ZooKeeperServer:
         peers: Sequence[tuple[int, int]] = (),
         settings: Sequence[str] = (
             f"tickTime={TICK_MS}",
+            f"maxSessionTimeout={SESSION_MAX_MS}",
             "initLimit=50",
             "syncLimit=10",
             "admin.enableServer=false",

@@ -29,7 +29,7 @@ from ottla.metadata.zookeeper.session import Set
 from ottla.metadata.zookeeper.store import ZooKeeperStore
 from tests.harness.waiting import PATIENCE_S, soon
 from tests.harness.wires import Wire
-from tests.harness.zookeepers import ZooKeepers, fresh, opened
+from tests.harness.zookeepers import SESSION_MAX_MS, ZooKeepers, fresh, opened
 
 TIMEOUT_MS = 1000
 
@@ -369,8 +369,8 @@ def test_a_server_without_a_majority_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_time_out_is_the_one_that_the_servers_grant(zookeeper: ZooKeepers) -> None:
-    with closing(opened(fresh(zookeeper), 60_000)) as store:
-        assert store.session.timeout_s == 4.0
+    with closing(opened(fresh(zookeeper), 2 * SESSION_MAX_MS)) as store:
+        assert store.session.timeout_s == SESSION_MAX_MS / 1000
 
 
 def test_a_closed_store_fails_and_does_not_hang(zookeeper: ZooKeepers) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +53,32 @@ def cluster(place: str) -> Iterator[EmbeddedCluster]:
         yield nodes
 
 
+@contextmanager
+def killed_leader(ensemble: ZooKeepers) -> Iterator[None]:
+    """The server that leads the ensemble is killed for the length of the block."""
+    leader = ensemble.leader()
+    leader.kill()
+    try:
+        yield
+    finally:
+        leader.begin()
+        leader.wait()
+
+
 def ask(cluster: EmbeddedCluster, node: int, message: Any) -> Any:
     with Client(cluster.address_of(node)) as client:
         return client.send(message)
 
 
 def create(cluster: EmbeddedCluster, name: str, partitions: int) -> None:
-    (made,) = ask(cluster, 1, CreateTopicsRequest(topics=[CreatableTopic(name, partitions, 3)])).topics
-    assert made.error_code == 0, made.error_message
+    """Create a topic, as clients do: again while ZooKeeper does not answer the node."""
+
+    def made() -> bool:
+        (topic,) = ask(cluster, 1, CreateTopicsRequest(topics=[CreatableTopic(name, partitions, 3)])).topics
+        assert topic.error_code in (0, E.KAFKA_STORAGE_ERROR, E.TOPIC_ALREADY_EXISTS), topic.error_message
+        return topic.error_code != E.KAFKA_STORAGE_ERROR
+
+    soon(made)
     soon(lambda: all(len(parts_of(cluster, by, name)) == partitions for by in cluster.nodes))
 
 
@@ -181,17 +199,14 @@ def test_the_cluster_goes_on_when_the_leader_of_zookeeper_is_killed(
     create(cluster, "goes-on", 1)
     with Load(cluster, "goes-on") as load:
         load.goes_on()
-        leader = ensemble.leader()
-        leader.kill()
-        load.goes_on()
-        create(cluster, "made-after", 1)  # whoever leads ZooKeeper now
-        victim = ask(cluster, 1, DescribeClusterRequest()).controller_id
-        alive = next(node for node in cluster.nodes if node != victim)
-        cluster.kill(victim)
-        soon(lambda: ask(cluster, alive, DescribeClusterRequest()).controller_id not in (victim, -1))
-        load.goes_on()
-        leader.begin()
-        leader.wait()
+        with killed_leader(ensemble):
+            load.goes_on()
+            create(cluster, "made-after", 1)  # whoever leads ZooKeeper now
+            victim = ask(cluster, 1, DescribeClusterRequest()).controller_id
+            alive = next(node for node in cluster.nodes if node != victim)
+            cluster.kill(victim)
+            soon(lambda: ask(cluster, alive, DescribeClusterRequest()).controller_id not in (victim, -1))
+            load.goes_on()
         cluster.start_node(victim)
         soon(lambda: in_sync(cluster, alive, "goes-on"))
         acknowledged = load.end()
@@ -328,15 +343,15 @@ def test_commits_go_on_when_the_leader_is_killed_and_none_is_lost(ensemble: ZooK
 
     writing = threading.Thread(target=write)
     writing.start()
-    soon(lambda: len(done) > 5)
-    leader = ensemble.leader()
-    leader.kill()
-    before = len(done)
-    soon(lambda: len(done) > before + 5)
-    over.set()
-    writing.join()
-    leader.begin()
-    leader.wait()
+    try:
+        soon(lambda: len(done) > 5)
+        with killed_leader(ensemble):
+            before = len(done)
+            soon(lambda: len(done) > before + 5)
+            over.set()
+            writing.join()
+    finally:
+        over.set()
     with closing(opened(place)) as store:
         there = {key for key, _ in store.list("k/")}
         assert {f"k/{number}" for number in done} <= there
