@@ -172,7 +172,8 @@ def test_a_tracker_that_starts_gives_nothing_again_that_was_finished(stage: Queu
         until(lambda: settled(stage), "all is closed")
         end = len(stage.markers())
         until(lambda: stage.committed(stage.config.markers, stage.config.tracker_group_id) == end, "all is committed")
-        assert tracker.figures.redelivered == 1
+    again = [message.value() for message in stage.records(stage.config.queue)[3_000:]]
+    assert set(again) == {b"2999"}, again  # once, or more often if it was finished later than its millisecond
 
 
 def test_the_position_is_the_smallest_open_marker(stage: QueueStage) -> None:

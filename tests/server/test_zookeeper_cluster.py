@@ -294,7 +294,8 @@ def test_without_zookeeper_nodes_serve_for_a_while_then_nobody_and_go_on_when_it
         load.goes_on()
         soon(lambda: in_sync(cluster, 1, "outage"))
         acknowledged = load.end()
-    assert told is None or parts_of(cluster, 1, "never") == []
+    may_be_made = told in (None, E.REQUEST_TIMED_OUT)  # ZooKeeper may have had the commit before it stood still
+    assert may_be_made or parts_of(cluster, 1, "never") == []
     found = read_all(cluster, "outage", 1)
     assert acknowledged <= set(found)
     assert len(found) == len(set(found))
