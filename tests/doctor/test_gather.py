@@ -242,8 +242,13 @@ def test_a_cluster_with_a_killed_node_and_after_it_is_back() -> None:
         def found() -> dict[str, str]:
             with Client(cluster.bootstrap_servers) as client:
                 once = gather(client)
-            evidence = Evidence(once, once)
-            return {each.check.name: each.finding.sentence for each in diagnose(evidence) if each.finding.severity}
+            sentences = {
+                each.check.name: each.finding.sentence
+                for each in diagnose(Evidence(once, once))
+                if each.finding.severity
+            }
+            sentences.pop("slow-turns", None)  # of a busy machine
+            return sentences
 
         soon(lambda: found() == {}, found)
         victim = next(node for node in cluster.nodes if node != cluster.leader_of("orders"))
