@@ -430,6 +430,8 @@ def state(admin: User) -> list[Any]:
     for page in found:
         if "counters" in page:
             page["counters"] = page["counters"].partition("-")[2]  # it begins with the time of the page
+        for topic in page.get("topics", ()):
+            topic.pop("rate", None)  # it compares with the page before
     return [*found, admin.json("/transaction", name="strongbox")["state"]]
 
 
@@ -463,7 +465,8 @@ def test_a_change_without_permission_changes_nothing(guests: dict[str, User], na
         expected = (400, 403, 404) if is_idle(asked) or is_forgotten else (403, 404)
         assert answer.status_code in expected, (asked, answer.text)
         assert not leaked(name, asked, form.text + answer.text), asked
-    assert state(admin) == before
+    changed = [(was, now) for was, now in zip(before, state(admin), strict=True) if was != now]
+    assert not changed, changed
 
 
 def test_a_change_with_permission_is_done(guests: dict[str, User], caplog: pytest.LogCaptureFixture) -> None:

@@ -141,7 +141,7 @@ class History:
         taken = any(state.owners.get((generation, where), member) != member for where in mine)
         if (taken or generation < state.generation) and self.groups_vanish and not _acknowledged_any(state):
             self.groups[group] = state = GroupHistory(-1, {}, {})  # the node removed it, and it starts again
-        elif taken and generation == 1 and group in self.groups_of_both:
+        elif taken and (generation == 1 or generation < state.generation) and group in self.groups_of_both:
             state.owners.clear()  # it was empty, and a member of the other type restarted it; its offsets stay
             state.generation = generation
         for where in mine:
