@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from ottla.client.client import LATEST, TopicPartition
+from ottla.client.errors import check
 from ottla.console.group_history import group_history
 from ottla.console.group_reading import group_of
 from ottla.console.page import Context, View
@@ -66,6 +67,7 @@ def load(context: Context) -> Past:
     now = context.now_ms
     names = [CONSUMER_OFFSETS_TOPIC, *sorted({topic for topic, _ in group.committed})]
     topics = context.client.metadata(names).topics
+    check(topics[0].error_code, CONSUMER_OFFSETS_TOPIC)
     unseen: list[str] = []
     history = group_history(context, group.name, now - HOUR_MS, KEPT, unseen=unseen)
     leaders = {place: leader for place, leader in leaders_of(topics).items() if place in group.committed}
