@@ -173,6 +173,7 @@ def test_a_tracker_that_starts_gives_nothing_again_that_was_finished(stage: Queu
         end = len(stage.markers())
         until(lambda: stage.committed(stage.config.markers, stage.config.tracker_group_id) == end, "all is committed")
     again = [message.value() for message in stage.records(stage.config.queue)[3_000:]]
+    assert tracker.figures.redelivered == len(again)
     assert set(again) == {b"2999"}, again  # once, or more often if it was finished later than its millisecond
 
 

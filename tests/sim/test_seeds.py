@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -56,20 +57,18 @@ def test_all_promises_hold_where_each_partition_of_a_produce_is_a_slice(
 
 def printed_under_hash_seeds(script: str) -> set[str]:
     """What the script prints, each different text once, under different orders of sets."""
-    started = [
-        subprocess.Popen(
+
+    def printed(hash_seed: str) -> str:
+        return subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
-        )
-        for hash_seed in ("1", "2")
-    ]
-    ended = [(process, *process.communicate()) for process in started]
-    for process, _, errors in ended:
-        assert process.returncode == 0, errors
-    return {printed for _, printed, _ in ended}
+            check=True,
+        ).stdout
+
+    with ThreadPoolExecutor() as side_by_side:
+        return set(side_by_side.map(printed, ("1", "2")))
 
 
 TRACED = {"log": 2, "transactions": 0, "groups": 0, "share": 2, "cluster": 4, "cluster-transactions": 1}

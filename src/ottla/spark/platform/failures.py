@@ -145,9 +145,9 @@ def means_away(text: str) -> bool:
     return AWAY.search(text) is not None
 
 
-def means_late(text: str) -> bool:
-    """Whether the failure means that a Python process did not start in the time that Spark gives it."""
-    return LATE in text
+def passes(text: str) -> bool:
+    """Whether a restart of the query may succeed: the broker was unavailable, or a Python process started too late."""
+    return means_away(text) or LATE in text
 
 
 def reason(text: str) -> str:

@@ -25,7 +25,7 @@ from ottla.spark.platform.failures import (
     OptionsRefusedError,
     PipelineFailedError,
     means_away,
-    means_late,
+    passes,
     sentence,
     text_of,
 )
@@ -428,10 +428,9 @@ class Loop:
         with suppress(Exception):  # of the JVM, if it is that which has gone
             self._show(run)
         run.count_failure()
-        away = means_away(text)
-        if not (away or means_late(text)) or run.fruitless > FRUITLESS_MAX:
+        if not passes(text) or run.fruitless > FRUITLESS_MAX:
             raise PipelineFailedError(self._options.sentence(run.name, run.checkpoint, text)) from error
-        if away:
+        if means_away(text):
             self._view.say(f"The broker at {self._options.bootstrap} is away; {run.name} waits for it.")
             client = wait_for_broker(self._options, self._view.say, self._stopped)
             if client is not None:
@@ -476,5 +475,5 @@ class Loop:
             self._show(run)
         except Exception as error:
             failure = failure or error
-        if failure is not None and not (means_away(text := text_of(failure)) or means_late(text)):
+        if failure is not None and not passes(text := text_of(failure)):
             raise PipelineFailedError(self._options.sentence(run.name, run.checkpoint, text)) from failure
