@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 TICK_MS = 200
 """Session time-outs are at least two of them."""
 SESSION_MAX_MS = 60_000
+PATIENT_MS = 20_000
+"""The session time-out of a test that lets no session expire: on a busy machine, an answer may take seconds."""
 LISTENED_ON = range(10_000, 32_768)
 """Ports below those that Linux takes for the near ends of connections."""
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -141,7 +143,7 @@ def fresh(servers: ZooKeepers) -> str:
     return servers.at(secrets.token_hex(4))
 
 
-def opened(address: str, timeout_ms: int = 2000) -> ZooKeeperStore:
+def opened(address: str, timeout_ms: int = PATIENT_MS) -> ZooKeeperStore:
     """The store at this address, with a session of its own. Raises StoreError."""
     from ottla.metadata.zookeeper.ensemble import ensemble_of
     from ottla.metadata.zookeeper.session import Session

@@ -13,8 +13,6 @@ from ottla.metadata.zookeeper.store import ZooKeeperStore
 from tests.harness.waiting import soon
 from tests.harness.zookeepers import ZooKeepers, ZooKeeperServer, fresh, opened
 
-TIMEOUT_MS = 1000
-
 
 @pytest.fixture
 def ensemble() -> Iterator[ZooKeepers]:
@@ -31,7 +29,7 @@ def test_a_session_that_has_seen_newer_transactions_says_so(ensemble: ZooKeepers
     """The servers refuse it, for as long as it lives; a new one is at home."""
     (server,) = ensemble.servers
     place = fresh(ensemble)
-    with closing(opened(place, TIMEOUT_MS)) as store:
+    with closing(opened(place)) as store:
         for number in range(3):
             store.commit([Put("a", b"%d" % number)])
         server.kill()
@@ -49,7 +47,7 @@ def test_a_session_that_has_seen_newer_transactions_says_so(ensemble: ZooKeepers
         why = store.gone()
         assert why is not None
         assert "is older than what this node has seen" in why
-        with closing(opened(place, TIMEOUT_MS)) as other:
+        with closing(opened(place)) as other:
             assert other.generation == 3
             assert other.gone() is None
 

@@ -21,7 +21,7 @@ from tests.harness.waiting import soon_in_loop
 from tests.harness.wires import Wire
 from tests.harness.zookeepers import ZooKeepers, fresh, opened
 
-TIMEOUT_MS = 1500
+TIMEOUT_MS = 3000
 
 
 class Entered:
