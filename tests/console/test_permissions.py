@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -372,20 +372,34 @@ def test_a_record_that_may_not_be_read_is_not_missing(guests: dict[str, User]) -
     assert guests[ADMIN].client.get(address("/message", {**place, "offset": 999})).status_code == 404
 
 
+@contextmanager
+def reading(guests: dict[str, User], topic: str) -> Iterator[None]:
+    """`ada` may read the topic until the end of the block."""
+    acl = {"principal": "User:ada", "permission": "ALLOW", "operation": "READ", "kind": "TOPIC", "name": topic,
+           "pattern": "LITERAL", "host": "*"}  # fmt: skip
+    assert guests[ADMIN].change("/security/add-acl", "User:ada", acl).status_code == 303
+    yield
+    assert guests[ADMIN].change("/security/remove-acl", "User:ada", **acl).status_code == 303
+
+
 def test_reports_are_hidden_as_soon_as_the_right_to_read_is_gone(guests: dict[str, User]) -> None:
     """A session remembers the reports that it has read; the broker's present answer decides whether it shows them."""
-    acl = {"principal": "User:ada", "permission": "ALLOW", "operation": "READ", "kind": "TOPIC", "name": REPORTS,
-           "pattern": "LITERAL", "host": "*"}  # fmt: skip
     for path in ("/pipelines", "/pipeline?name=nightshift"):
         assert "web1" not in guests[ADA].client.get(path).text
-    assert guests[ADMIN].change("/security/add-acl", "User:ada", acl).status_code == 303
-    assert "nightshift" in guests[ADA].get("/pipelines")
-    assert guests[ADA].get("/pipeline", name="nightshift")
-    assert guests[ADMIN].change("/security/remove-acl", "User:ada", **acl).status_code == 303
+    with reading(guests, REPORTS):
+        assert "nightshift" in guests[ADA].get("/pipelines")
+        assert guests[ADA].get("/pipeline", name="nightshift")
     text = guests[ADA].get("/pipelines")
     assert "You may not read the topic ottla.reports" in text
     assert "nightshift" not in text
     guests[ADA].get("/pipeline", 403, name="nightshift")
+
+
+def test_the_last_hour_of_a_group_is_hidden_as_soon_as_the_right_to_read_is_gone(guests: dict[str, User]) -> None:
+    """A client stores the leaders of the topic; the broker's present answer decides."""
+    with reading(guests, OFFSETS):
+        assert "The last hour" in guests[ADA].get("/group/part/past", name="billing")
+    guests[ADA].get("/group/part/past", 403, name="billing")
 
 
 def test_reports_that_another_login_has_read_are_hidden(broker: EmbeddedBroker) -> None:
