@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.protocol.apis import ApiKey
-from tests.harness.sources import FORM, tree_of
+from tests.harness.sources import FORM, nodes_of, tree_of
 
 pytestmark = FORM
 
@@ -46,7 +46,7 @@ def numbers(node: ast.AST | None) -> list[int]:
 
 def looked_up(tree: ast.Module) -> Iterator[tuple[ast.expr, ast.expr]]:
     """(where, what) of everything that is looked up or found in something, or compared with it."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.Compare(left=left, comparators=others):
                 for one, other in zip((left, *others), others, strict=False):
@@ -72,7 +72,7 @@ def bare_keys(tree: ast.Module) -> Iterator[int]:
                 yield what.lineno
         elif name_of(where) in BY_KEY and numbers(what):
             yield what.lineno
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.Call(func=func, args=arguments) if name_of(func) in TAKES_KEY:
                 at = TAKES_KEY[name_of(func)]

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 
-from tests.harness.sources import FORM, tree_of
+from tests.harness.sources import FORM, nodes_of, tree_of
 from tests.test_tidy import TOP, Function, sources
 
 pytestmark = FORM
@@ -27,7 +27,7 @@ def bases() -> dict[str, set[str]]:
     """The names of the base classes of every class of the project."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in sources("src"):
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 found[node.name] |= {name_of(base) for base in node.bases}
     return dict(found)

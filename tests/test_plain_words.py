@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.plain_words import prose_of, unclear
-from tests.harness.sources import FORM, docstrings, text_of, tree_of
+from tests.harness.sources import FORM, docstrings, nodes_of, text_of, tree_of
 from tests.test_tidy import TOP, sources
 
 pytestmark = FORM
@@ -43,11 +43,16 @@ def test_the_design_is_read_in_twenty_minutes() -> None:
 def messages(path: Path) -> list[str]:
     """Texts in a module that may reach a user: its strings but for docstrings, with X for what is put in."""
     tree = tree_of(path)
-    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    silent |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    silent |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.Assert) for part in ast.walk(node)}
+    silent: set[int] = set()
+    for node in nodes_of(tree):
+        if isinstance(node, ast.Expr):
+            silent.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
+            silent.update(map(id, node.values))
+        elif isinstance(node, ast.Assert):
+            silent.update(map(id, ast.walk(node)))
     texts: list[str] = []
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if id(node) in silent:
             continue
         if isinstance(node, ast.JoinedStr):

@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-from tests.harness.sources import FORM, docstrings, text_of, tree_of
+from tests.harness.sources import FORM, docstrings, nodes_of, text_of, tree_of
 
 pytestmark = FORM
 
@@ -107,12 +107,14 @@ def words() -> frozenset[str]:
     found: set[str] = {part for name in files() for part in re.split(r"[/.]", name)}
     for tree in trees().values():
         prose = {id(each) for each in docstrings(tree)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
-                found.update(re.findall(r"\w+", node.value))
-            for field in ("id", "attr", "arg", "name", "asname", "module"):
-                if isinstance(called := getattr(node, field, None), str):
-                    found.update(called.split("."))
+        for node in nodes_of(tree):
+            if isinstance(node, ast.Constant):
+                if isinstance(node.value, str) and id(node) not in prose:
+                    found.update(re.findall(r"\w+", node.value))
+            else:
+                for called in node.__dict__.values():
+                    if isinstance(called, str):
+                        found.update(called.split("."))
     return frozenset(found)
 
 
@@ -180,7 +182,7 @@ def test_slow_tests_name_a_quick_one() -> None:
     slow: set[str] = set()
     named: dict[str, str] = {}
     for name, tree in trees().items():
-        for node in ast.walk(tree) if "/test_" in name else ():
+        for node in nodes_of(tree) if "/test_" in name else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.slow":
                 named[f"{name}:{node.lineno}"] = "".join(map(ast.literal_eval, node.args))
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -218,7 +220,7 @@ def test_each_threat_names_a_test_that_exists() -> None:
         node.name
         for name, tree in trees().items()
         if name.startswith("tests/")
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.FunctionDef)
     }
     without: list[str] = []

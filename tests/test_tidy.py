@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-from tests.harness.sources import FORM, text_of, tree_of
+from tests.harness.sources import FORM, nodes_of, text_of, tree_of
 
 pytestmark = FORM
 
@@ -53,7 +53,7 @@ def texts() -> Iterator[Path]:
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """(qualified place, lines) of every function, from its def to its end; nested ones count for themselves too."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(tree_of(path)):
         if isinstance(node, Function):
             assert node.end_lineno is not None
             yield f"{path.relative_to(TOP)}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1
@@ -73,7 +73,7 @@ def sleeps() -> list[str]:
     return [
         f"{path.relative_to(TOP)}:{node.lineno}"
         for path in sources("tests")
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(tree_of(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")
         if ast.unparse(node.args[0]) != "0"
     ]
@@ -122,7 +122,7 @@ def test_names_say_what_they_mean() -> None:
     for path in sources("src"):
         if words(path.stem) & BANNED_WORDS:
             named.append(str(path.relative_to(TOP)))
-        classes = (node.name for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef))
+        classes = (node.name for node in nodes_of(tree_of(path)) if isinstance(node, ast.ClassDef))
         named += [f"{path.relative_to(TOP)}: {name}" for name in classes if words(name) & BANNED_WORDS - KAFKAS_WORDS]
     assert not named, "named by a word that says nothing"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from vulture import Vulture
 
 from ottla.cli.nouns import NOUNS
-from tests.harness.sources import FORM, text_of, tree_of
+from tests.harness.sources import FORM, nodes_of, text_of, tree_of
 
 pytestmark = FORM
 
@@ -141,7 +141,7 @@ def uses() -> Uses:
     found = Uses()
     for tree in trees().values():
         read = found.read[tree] = set()
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             if isinstance(node, ast.Name):
                 if isinstance(node.ctx, ast.Load):
                     read.add(node.id)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ottla.broker.config.key import ConfigKey
 from ottla.log.config import LogConfig
+from tests.harness.sources import nodes_of, tree_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "ottla"
 OF_A_NODE = (
@@ -30,13 +31,13 @@ def trees(places: Iterable[str]) -> Iterator[ast.Module]:
         path = SOURCE / place
         for module in [path] if path.is_file() else sorted(path.rglob("*.py")):
             if module.relative_to(SOURCE).as_posix() not in TABLES:
-                yield ast.parse(module.read_text())
+                yield tree_of(module)
 
 
 def looped_strings(tree: ast.Module) -> dict[str, str]:
     """The variables that loop over a tuple of strings, each with the expression that matches these strings."""
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.For | ast.comprehension) and isinstance(node.target, ast.Name):
             entries = node.iter.elts if isinstance(node.iter, ast.Tuple) else []
             texts = [each.value for each in entries if isinstance(each, ast.Constant) and isinstance(each.value, str)]
@@ -65,7 +66,7 @@ def names_in_source() -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
     shapes: set[str] = set()
     for tree in trees(OF_A_NODE):
         looped = looped_strings(tree)
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 strings.add(node.value)
             elif isinstance(node, ast.JoinedStr) and (shape := shape_of(node, looped)) is not None:
@@ -76,7 +77,7 @@ def names_in_source() -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
 @cache
 def fields_of_logs() -> frozenset[str]:
     """The fields of LogConfig that the log reads, under the names of the topic configs that they are."""
-    attributes = {node.attr for tree in trees(["log"]) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    attributes = {node.attr for tree in trees(["log"]) for node in nodes_of(tree) if isinstance(node, ast.Attribute)}
     return frozenset(each.replace("_", ".") for each in LogConfig._fields if each in attributes)
 
 

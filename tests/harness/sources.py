@@ -28,6 +28,20 @@ def tree_of(path: Path) -> ast.Module:
         gc.enable()
 
 
+@cache
+def nodes_of(tree: ast.Module) -> list[ast.AST]:
+    """The nodes of a tree in the order of `ast.walk`, which takes longer than most of what is done with them; without
+    those that say whether a name is loaded or stored."""
+    found: list[ast.AST] = [tree]
+    for node in found:
+        for value in node.__dict__.values():
+            if isinstance(value, list):
+                found.extend(each for each in value if isinstance(each, ast.AST))
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                found.append(value)
+    return found
+
+
 def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
     """Strings that stand by themselves; expressions, where none can be, are not gone through."""
     if isinstance(tree, ast.Expr) and isinstance(tree.value, ast.Constant) and isinstance(tree.value.value, str):

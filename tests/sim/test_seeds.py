@@ -71,7 +71,7 @@ def printed_under_hash_seeds(script: str) -> set[str]:
         return set(side_by_side.map(printed, ("1", "2")))
 
 
-TRACED = {"log": 2, "transactions": 0, "groups": 0, "share": 2, "cluster": 4, "cluster-transactions": 1}
+TRACED = {"log": 2, "transactions": 0, "groups": 0, "share": 2, "cluster": 4, "cluster-transactions": 4}
 """A short run of each kind of workload."""
 
 
