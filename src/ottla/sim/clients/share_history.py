@@ -67,13 +67,17 @@ class ShareHistory:
         """Record that the node has accepted a reason for this delivery, which its member has acquired."""
         self._explained[place, count] = (life, reason)
 
-    def check_reason(self, place: RecordPlace, count: int, reason: str | None, *, was_seen: bool) -> None:
-        """Check the reason in the dead letter of a record. `was_seen`: the node that wrote the dead letter has seen
-        the last failure."""
+    def check_reason(self, place: RecordPlace, reason: str | None) -> None:
+        """Check the reason in a dead letter of a record."""
         if reason is not None and reason not in self.reasons.get(place, set()):
             raise InvariantError(f"the dead letter of {place} says {reason!r}, which no member gave for it")
+
+    def check_last_reason(self, place: RecordPlace, count: int, reason: str | None) -> None:
+        """Check the reason in the last of the dead letters of a record that were written after this many deliveries by
+        nodes which had seen the failure. A node that was killed may have written one for a delivery that nobody
+        remembers."""
         life, given = self._explained.get((place, count), (-1, ""))
-        if was_seen and self._done.get(place) == (life, count) and reason != given:
+        if self._done.get(place) == (life, count) and reason != given:
             raise InvariantError(f"the dead letter of {place} says {reason!r}, its member {given!r}")
 
     def confirm(self, life: int | None, place: RecordPlace, kind: int, count: int) -> None:

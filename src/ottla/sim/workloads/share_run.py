@@ -8,7 +8,7 @@ and every record is accepted or in the dead-letter topic.
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.broker.node import Node
 from ottla.broker.partitions.partition import Partition
@@ -17,6 +17,7 @@ from ottla.protocol.records.batch import iter_batches
 from ottla.protocol.records.record import Record, decode_records
 from ottla.share.state import ShareStateShard
 from ottla.sim.clients.share_clients import LETTERS
+from ottla.sim.clients.share_history import RecordPlace
 from ottla.sim.kernel.host import Life
 from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.checkers import Watch, node_of
@@ -125,8 +126,17 @@ def missing_of_share(workload: ShareWorkload, described: Iterable[Any], jobs: It
 
 
 def audit_share(workload: ShareWorkload, jobs: Iterable[Partition], letters: Partition) -> None:
-    """Check that a member accepted every record, or that it is in the dead-letter topic."""
-    found = {_check_letter(workload, record) for record in _records(letters)}
+    """Check that a member accepted every record, or that it is in the dead-letter topic, with the reason."""
+    found: set[tuple[str, int, int]] = set()
+    last: dict[tuple[str, RecordPlace, int], str | None] = {}
+    for letter in map(_letter, _records(letters)):
+        workload.shares[letter.group].check_reason(letter.place, letter.reason)
+        (_, partition), offset = letter.place
+        found.add((letter.group, partition, offset))
+        if letter.was_seen:
+            last[letter.group, letter.place, letter.deliveries] = letter.reason
+    for (group, place, deliveries), reason in last.items():
+        workload.shares[group].check_last_reason(place, deliveries, reason)
     for partition in jobs:
         for group, shares in workload.shares.items():
             for offset in range(partition.log.log_end_offset):
@@ -147,17 +157,28 @@ def _state_of(node: Node) -> dict[Any, Any]:
     return state
 
 
-def _check_letter(workload: ShareWorkload, letter: Record) -> tuple[str, int, int]:
-    """(group, partition, offset) of a dead letter, whose reason is checked."""
-    said = dict(letter.headers)
+class _Letter(NamedTuple):
+    """A dead letter. `was_seen`: the node that wrote it has seen the last failure."""
+
+    group: str
+    place: RecordPlace
+    deliveries: int
+    reason: str | None
+    was_seen: bool
+
+
+def _letter(record: Record) -> _Letter:
+    said = dict(record.headers)
     names = ("group", "partition", "offset", "delivery.count")
     group, index, at, count = ((said[f"__dlq.errors.{name}"] or b"").decode() for name in names)
     reason = said.get("ottla-failure-reason")
-    place = ((JOBS, int(index)), int(at))
-    workload.shares[group].check_reason(
-        place, int(count), None if reason is None else reason.decode(), was_seen="ottla-last-failure-ms" in said
+    return _Letter(
+        group,
+        ((JOBS, int(index)), int(at)),
+        int(count),
+        None if reason is None else reason.decode(),
+        "ottla-last-failure-ms" in said,
     )
-    return group, int(index), int(at)
 
 
 def _records(partition: Partition) -> Iterator[Record]:
