@@ -73,8 +73,8 @@ class History:
         self.groups_vanish = groups_vanish
         """Whether the node removes groups without members and offsets during the run."""
         self.groups_of_both: set[str] = set()
-        """Groups in which a member of an older epoch may commit its former partitions (KIP-1251); `ownership` checks
-        these."""
+        """Groups with members of both protocols, whose owners and commits `ownership` checks: such a group starts its
+        generations again, and a member of an older epoch may commit its former partitions (KIP-1251)."""
         self.acknowledged: dict[TopicPartition, dict[int, Content]] = {}
         self.seen: dict[TopicPartition, dict[int, Content]] = {}
         self.groups: dict[str, GroupHistory] = {}
@@ -136,14 +136,13 @@ class History:
 
     def own(self, group: str, generation: int, member: str, partitions: Iterable[TopicPartition]) -> None:
         """Record that a SyncGroup answer gave these partitions to `member`."""
+        if group in self.groups_of_both:
+            return
         state = self._group(group)
         mine = list(partitions)
         taken = any(state.owners.get((generation, where), member) != member for where in mine)
         if (taken or generation < state.generation) and self.groups_vanish and not _acknowledged_any(state):
             self.groups[group] = state = GroupHistory(-1, {}, {})  # the node removed it, and it starts again
-        elif taken and (generation == 1 or generation < state.generation) and group in self.groups_of_both:
-            state.owners.clear()  # it was empty, and a member of the other type restarted it; its offsets stay
-            state.generation = generation
         for where in mine:
             owner = state.owners.setdefault((generation, where), member)
             if owner != member:
