@@ -95,6 +95,7 @@ def three() -> Iterator[EmbeddedCluster]:
 
 @pytest.mark.browser
 @pytest.mark.xdist_group("browser")
+@pytest.mark.slow("tests/console/test_cluster_page.py::test_nodes_that_are_down_and_partitions_that_need_one_node")
 def test_a_node_is_killed_while_one_looks(browser: Browser, three: EmbeddedCluster) -> None:
     """The page says so, goes on by itself, and offers to give the leaders back."""
     settings = Settings(three.bootstrap_servers, frozenset())

@@ -36,6 +36,11 @@ SETTINGS = {
 }
 
 
+KILLED_TOO = pytest.mark.slow(
+    "tests/server/test_cluster_coordinators.py::test_a_group_goes_on_whose_coordinator_is_killed"
+)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(settings=SETTINGS) as cluster:
@@ -239,7 +244,7 @@ class Reading(threading.Thread):
         self.acknowledged[partition] = max(known, offset)
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=KILLED_TOO)])
 def test_a_group_goes_on_whose_coordinator_is_killed(cluster: EmbeddedCluster, protocol: str) -> None:
     """And what it has committed never goes back."""
     topic, group = f"read-{protocol}", f"readers-{protocol}"

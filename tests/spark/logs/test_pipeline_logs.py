@@ -175,6 +175,9 @@ def at(minute: int, level: str = "INFO", second: int = 0) -> bytes:
     return f"{moment:%Y-%m-%d %H:%M:%S},000 {level} [main] a.B: x".encode()
 
 
+@pytest.mark.slow(
+    "tests/spark/activity/test_activity.py::test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice"
+)
 def test_late_lines_kills_and_lost_checkpoints(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
