@@ -4,6 +4,7 @@ The seeds are some that notice; any other would do, perhaps later. Most of these
 """
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from ottla.broker.security.acls import AclAuthorizer
 from ottla.broker.security.authorizer import Access
 from ottla.broker.security.sasl import Sasl
 from ottla.broker.security.scram import ScramExchange
+from ottla.broker.topics.topics import Topics
 from ottla.log.compaction import cleanable, compaction
 from ottla.log.compaction.cleanable import Dirty
 from ottla.log.compaction.filtering import BatchFilter
@@ -114,6 +116,16 @@ def plant_tries_that_have_no_names(patch: Patch) -> None:
     patch.setattr(forwarding, "wrapped", lambda request, _: wrapped(request))
 
 
+def plant_topics_that_are_acknowledged_and_not_made(patch: Patch) -> None:
+    """The controller drops every eighth creation."""
+    creating, calls = Topics.creating, count(1)
+
+    def forgetful(*args: Any) -> Any:
+        return creating(*args) if next(calls) % 8 else iter(())
+
+    patch.setattr(Topics, "creating", forgetful)
+
+
 def plant_decisions_that_outlive_the_acls(patch: Patch) -> None:
     of = AclAuthorizer._of
 
@@ -196,7 +208,8 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
     (plant_compaction_of_what_is_not_stable, "cluster-transactions", 2, "which is committed, while the newest"),
     (plant_compaction_that_drops_the_newest, "cluster-transactions", 0, "which is committed, while the newest"),
     (plant_markers_that_go_before_their_data, "cluster-transactions", 1, "without the marker"),
-    (plant_tries_that_have_no_names, "cluster-admins", 99, "is there 1 times"),
+    (plant_tries_that_have_no_names, "cluster-admins", 131, "is there 1 times"),
+    (plant_topics_that_are_acknowledged_and_not_made, "cluster-admins", 10, "is there 0 times"),
     (plant_decisions_that_outlive_the_acls, "cluster-access", 0, "denied: False, says a node"),
     (plant_nodes_that_decide_without_their_cluster, "cluster-access", 1, "says a node"),
     (plant_topics_that_are_granted_for_good, "cluster-access", 2, "may write: True, says a node"),

@@ -18,7 +18,9 @@ from ottla.log.retention import deleting_old
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.sim.clients.batches import decode_batches, encode_batch
+from ottla.sim.clients.racers import Flight, Races
 from ottla.sim.kernel.disk import Disk
+from ottla.sim.kernel.trace import InvariantError
 from ottla.sim.workloads.checkers import node_of
 from tests.harness.sim.stage import Stage, make_host
 from tests.harness.sim.toy import WorstCase
@@ -412,3 +414,21 @@ def test_segments_too_small_for_any_topic_are_refused_at_the_start(name: str) ->
     """The node started, and then could make no coordinator: the topic's own config was refused."""
     with pytest.raises(ConfigRefusedError, match="at least"):
         BrokerSettings.load({f"{name}.segment.bytes": "1000"})
+
+
+def test_a_request_that_a_node_forwards_twice_may_succeed_twice() -> None:
+    """cluster-admins 484: a deletion was done, its answer was lost, and the next controller found a new topic."""
+    races = Races()
+    races.made.done = [Flight("t", 0, 10), Flight("t", 60, 70)]
+    races.deleted.done = [Flight("t", 20, 100)]
+    with pytest.raises(InvariantError, match="made 2 times, perhaps 0 more, by other writers 0; deleted 1 times"):
+        races.check({}, {})
+    races.deleted.repeated = races.deleted.done
+    races.check({}, {})
+    races.made.done.append(Flight("t", 200, 210))
+    with pytest.raises(InvariantError, match="made 3 times"):
+        races.check({}, {})
+    creations = Races()
+    creations.made.done = creations.made.repeated = [Flight("t", 0, 100)]
+    creations.deleted.done = [Flight("t", 20, 30)]
+    creations.check({"t": None}, {})

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
+from ottla.broker.forwarding import RETRY_MS
 from ottla.protocol.apis import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -23,7 +25,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
 from ottla.sim.clients.admins import REPLICAS, TOPICS_AS_LIST_SINCE
 from ottla.sim.clients.kafka import KafkaClient
 from ottla.sim.clients.workload_view import WorkloadView
-from ottla.sim.kernel.clock import MS
+from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.trace import InvariantError
 
 GROUP_RESOURCE = 32
@@ -40,17 +42,54 @@ NOT_DONE = frozenset(
     }
 )
 """Errors that promise that the request had and will have no effect."""
+QUICK_US = (RETRY_MS - 1) * MS
+"""A node waits for `RETRY_MS` before it forwards a request again. So no node has forwarded a request twice that is
+answered in less than this time."""
+
+
+class Flight(NamedTuple):
+    """When a request for a topic was sent, and until when it may have had an effect."""
+
+    name: str
+    sent_us: Micros
+    until_us: float
+
+    def meets(self, other: Flight) -> bool:
+        """Whether both were in flight at the same time."""
+        return self.name == other.name and self.sent_us < other.until_us and other.sent_us < self.until_us
+
+
+class Tally:
+    """The results of all creations, or of all deletions.
+
+    `perhaps`: how many have an unknown outcome, by topic. `repeated`: those that a node may have forwarded twice.
+    """
+
+    def __init__(self) -> None:
+        self.done: list[Flight] = []
+        self.perhaps: Counter[str] = Counter()
+        self.repeated: list[Flight] = []
+
+    def count(self, name: str) -> int:
+        """Return how many have succeeded."""
+        return sum(flight.name == name for flight in self.done)
+
+    def met(self, name: str, others: Tally) -> int:
+        """Return how many of the successful requests a repeated request of the `others` may have undone that had
+        succeeded before, so that it succeeded twice."""
+        return sum(flight.name == name and any(map(flight.meets, others.repeated)) for flight in self.done)
 
 
 class Races:
-    """The results of all racers, by topic: how often each was created and deleted, and how often the outcome is
-    unknown."""
+    """The results of all racers.
+
+    A request that a node forwards twice may succeed twice, if a request of the other kind succeeds in between. As with
+    Kafka's nodes, the client hears of one success.
+    """
 
     def __init__(self) -> None:
-        self.made: Counter[str] = Counter()
-        self.perhaps_made: Counter[str] = Counter()
-        self.deleted: Counter[str] = Counter()
-        self.perhaps_deleted: Counter[str] = Counter()
+        self.made = Tally()
+        self.deleted = Tally()
         self.deleting: Counter[str] = Counter()
         """Number of deletions of the topic in flight."""
         self.deletions: Counter[str] = Counter()
@@ -58,15 +97,20 @@ class Races:
 
     def check(self, there: Mapping[str, Any], made_by_others: Mapping[str, int]) -> None:
         """Raise InvariantError unless the existing topics are consistent with all results."""
-        for name in sorted({*self.made, *self.perhaps_made, *self.deleted, *self.perhaps_deleted}):
-            surely = self.made[name] + made_by_others.get(name, 0) - self.deleted[name]
-            least, most = surely - self.perhaps_deleted[name], surely + self.perhaps_made[name]
+        made, deleted = self.made, self.deleted
+        names = {flight.name for flight in (*made.done, *deleted.done)}
+        for name in sorted(names | made.perhaps.keys() | deleted.perhaps.keys()):
+            others = made_by_others.get(name, 0)
+            surely = made.count(name) + others - deleted.count(name)
+            perhaps_made = made.perhaps[name] + deleted.met(name, made)
+            perhaps_deleted = deleted.perhaps[name] + made.met(name, deleted)
+            if any(flight.name == name for flight in deleted.repeated):
+                perhaps_deleted += others
             count = int(name in there)
-            if not least <= count <= most:
+            if not surely - perhaps_deleted <= count <= surely + perhaps_made:
                 raise InvariantError(
-                    f"topic {name} is there {count} times: made {self.made[name]} times, perhaps "
-                    f"{self.perhaps_made[name]} more, by other writers {made_by_others.get(name, 0)}; deleted "
-                    f"{self.deleted[name]} times, perhaps {self.perhaps_deleted[name]} more"
+                    f"topic {name} is there {count} times: made {made.count(name)} times, perhaps {perhaps_made} more, "
+                    f"by other writers {others}; deleted {deleted.count(name)} times, perhaps {perhaps_deleted} more"
                 )
 
 
@@ -104,9 +148,10 @@ class Racer(KafkaClient):
         topic = CreatableTopic(name, self.rng.randrange(1, 3), min(REPLICAS, len(self.workload.bootstraps)))
         races = self.races
         before = races.deletions[name] if not races.deleting[name] else None
-        self.request(ApiKey.CREATE_TOPICS, CreateTopicsRequest([topic], 3_000), self._made, name, before)
+        sent_us = self.world.clock.now_us
+        self.request(ApiKey.CREATE_TOPICS, CreateTopicsRequest([topic], 3_000), self._made, name, sent_us, before)
 
-    def _made(self, message: Any, name: str, deletions: int | None) -> None:
+    def _made(self, message: Any, name: str, sent_us: Micros, deletions: int | None) -> None:
         """Count the answer to a creation.
 
         `deletions`: the number of deletions before the request was sent; None if one was in flight. A node that
@@ -114,8 +159,8 @@ class Racer(KafkaClient):
         topic of another client.
         """
         races = self.races
-        is_other = self.follows and (deletions != races.deletions[name] or races.deleting[name] > 0)
-        self._count(name, message and message.topics, races.made, races.perhaps_made, perhaps_twice=is_other)
+        is_other = deletions != races.deletions[name] or races.deleting[name] > 0
+        self._count(name, sent_us, message and message.topics, races.made, hides_first=is_other)
 
     def _delete(self) -> None:
         name = f"race-{self.world.clock.now_us // ROUND_US}"
@@ -126,29 +171,29 @@ class Racer(KafkaClient):
             timeout_ms=3_000,
         )
         self.races.deleting[name] += 1
-        self.request(ApiKey.DELETE_TOPICS, request, self._deleted, name)
+        self.request(ApiKey.DELETE_TOPICS, request, self._deleted, name, self.world.clock.now_us)
 
-    def _deleted(self, message: Any, name: str) -> None:
+    def _deleted(self, message: Any, name: str, sent_us: Micros) -> None:
         races = self.races
         races.deleting[name] -= 1
         races.deletions[name] += 1
-        self._count(
-            name, message and message.responses, races.deleted, races.perhaps_deleted, perhaps_twice=self.follows
-        )
+        self._count(name, sent_us, message and message.responses, races.deleted, hides_first=True)
 
-    def _count(
-        self, name: str, results: Any, done: Counter[str], unknown: Counter[str], *, perhaps_twice: bool
-    ) -> None:
-        """Count the result of a request. `perhaps_twice`: a node may have forwarded the request twice, and the answer
-        may be that of the second one."""
+    def _count(self, name: str, sent_us: Micros, results: Any, tally: Tally, *, hides_first: bool) -> None:
+        """Count the result of a request. `hides_first`: if a node has forwarded the request twice, the second may have
+        failed because the first, of which the client hears nothing, succeeded."""
         self.is_waiting = False
+        now_us = self.world.clock.now_us
         code = ErrorCode.REQUEST_TIMED_OUT if results is None else results[0].error_code
-        if perhaps_twice and code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS):
-            code = ErrorCode.REQUEST_TIMED_OUT
+        flight = Flight(name, sent_us, inf if code == ErrorCode.REQUEST_TIMED_OUT else now_us)
+        if self.follows and flight.until_us - sent_us >= QUICK_US:
+            tally.repeated.append(flight)
+            if hides_first and code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS):
+                code = ErrorCode.REQUEST_TIMED_OUT
         if code == ErrorCode.REQUEST_TIMED_OUT:
-            unknown[name] += 1
+            tally.perhaps[name] += 1
         elif code == 0:
-            done[name] += 1
+            tally.done.append(flight)
         elif code not in NOT_DONE:
             raise InvariantError(f"{self.name}: {name} answers {code}")
 

@@ -3,7 +3,8 @@
 The administrators race for the same topics and change the same metadata, each through any node. In the end, the
 metadata must agree with their answers: an acknowledged change is in effect, and a refused request changed nothing.
 Either may be true only after no answer or REQUEST_TIMED_OUT. An answer that a topic to delete is unknown counts as one
-of those: the forwarding node may have forwarded the request twice, as Kafka's do.
+of those if the forwarding node may have forwarded the request twice, as Kafka's do. Such a request may also succeed
+twice: a deletion also deletes the topic that another client has made between the two.
 """
 
 import random
