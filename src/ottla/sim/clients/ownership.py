@@ -44,8 +44,7 @@ class Ownership:
 
     def told_epoch(self, now_us: Micros, who: str, epoch: int, sent_us: Micros, *, joins: bool) -> None:
         """Record the epoch that a member of the new protocol received in the answer to a request sent at `sent_us`."""
-        if self._restarts and not any(owner.is_safe() for owner in self._owners.values()):
-            self._begin_anew()
+        self._notice_restart()
         if joins:
             for known, told_us in self._epochs:
                 if known > epoch and told_us < sent_us:
@@ -65,6 +64,8 @@ class Ownership:
         is_safe: Callable[[], bool],
     ) -> None:
         """Record that `who` was assigned these partitions. `slot`: its instance id, or its member id."""
+        if self._epochs and epoch < self._epochs[-1][0]:
+            self._notice_restart()
         for where in partitions:
             before = self._owners.get(where)
             if before is not None and before.epoch > epoch:
@@ -86,6 +87,11 @@ class Ownership:
             if owner is not None and owner.name == who:
                 del self._owners[where]
         if self._restarts and not self._owners:
+            self._begin_anew()
+
+    def _notice_restart(self) -> None:
+        """Expect new epochs if the group may have been empty: the node need not consider any owner alive."""
+        if self._restarts and not any(owner.is_safe() for owner in self._owners.values()):
             self._begin_anew()
 
     def _begin_anew(self) -> None:
