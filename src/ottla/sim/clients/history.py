@@ -135,7 +135,8 @@ class History:
         return self.groups.setdefault(group, GroupHistory(-1, {}, {}))
 
     def own(self, group: str, generation: int, member: str, partitions: Iterable[TopicPartition]) -> None:
-        """Record that a SyncGroup answer gave these partitions to `member`."""
+        """Record that a SyncGroup answer gave these partitions to `member`. Of groups of both protocols nothing is
+        recorded, so `check_fenced` knows no newer generation of theirs either."""
         if group in self.groups_of_both:
             return
         state = self._group(group)
@@ -170,7 +171,7 @@ class History:
 
     def check_fenced(self, group: str, member: str, generation: int, newest_at_begin: int) -> None:
         """A commit was accepted: its generation must not have been superseded before it was sent."""
-        if group in self.groups and group not in self.groups_of_both and generation < newest_at_begin:
+        if group in self.groups and generation < newest_at_begin:
             raise InvariantError(
                 f"{member} commits in generation {generation} of {group} after {newest_at_begin} was stable"
             )

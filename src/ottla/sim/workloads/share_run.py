@@ -127,12 +127,11 @@ def missing_of_share(workload: ShareWorkload, described: Iterable[Any], jobs: It
 
 def audit_share(workload: ShareWorkload, jobs: Iterable[Partition], letters: Partition) -> None:
     """Check that a member accepted every record, or that it is in the dead-letter topic, with the reason."""
-    found: set[tuple[str, int, int]] = set()
+    found: set[tuple[str, RecordPlace]] = set()
     last: dict[tuple[str, RecordPlace, int], str | None] = {}
     for letter in map(_letter, _records(letters)):
         workload.shares[letter.group].check_reason(letter.place, letter.reason)
-        (_, partition), offset = letter.place
-        found.add((letter.group, partition, offset))
+        found.add((letter.group, letter.place))
         if letter.was_seen:
             last[letter.group, letter.place, letter.deliveries] = letter.reason
     for (group, place, deliveries), reason in last.items():
@@ -141,7 +140,7 @@ def audit_share(workload: ShareWorkload, jobs: Iterable[Partition], letters: Par
         for group, shares in workload.shares.items():
             for offset in range(partition.log.log_end_offset):
                 place = ((JOBS, partition.index), offset)
-                if place not in shares.accept_sent and (group, partition.index, offset) not in found:
+                if place not in shares.accept_sent and (group, place) not in found:
                     raise InvariantError(
                         f"{group} never processed {offset} of {partition.name}, and has no letter of it"
                     )
