@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 import urllib.error
@@ -56,8 +55,9 @@ def main() -> int:
         return 1
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="ottla-registry-") as directory:
-        with tarfile.open(archive) as packed:
-            packed.extractall(f"{directory}/apicurio", filter="data")
+        unpacked = Path(directory, "apicurio")
+        unpacked.mkdir()
+        subprocess.run(["tar", "-xf", archive, "-C", unpacked], check=True)
         node = NodeProcess(f"{directory}/node")
         node.start()
         try:

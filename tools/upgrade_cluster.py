@@ -25,12 +25,10 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,8 +128,8 @@ def previous_sources(directory: Path, commit: str = PREVIOUS) -> Path:
             f"The previous version, commit {commit}, is not in the history here (a source archive or a shallow clone "
             f"has none): {packed.stderr.decode().strip()}"
         )
-    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
-        archive.extractall(directory, filter="data")
+    directory.mkdir(exist_ok=True)
+    subprocess.run(["tar", "-x", "-C", directory], input=packed.stdout, check=True)
     return directory / "src"
 
 
