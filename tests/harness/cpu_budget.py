@@ -14,18 +14,19 @@ from typing import Any
 
 import pytest
 
+from bench.machine import loop_s
+
 TABLE = Path(__file__).parents[1] / "cpu_budgets.txt"
 FACTOR = 3.0
 """Tests with real processes use up to twice as much beside other busy processes, which slow them more than the loop."""
 SLACK = 30
 """Added to each budget: what the first test of a process pays for imports, and caches that are still empty."""
 HEADING = f"""\
-# The CPU of each test file that uses much, in runs of the loop of tests/harness/cpu_budget.py (about 0.1 s each).
+# The CPU of each test file that uses much, in runs of the loop of bench/machine.py (about 0.1 s each).
 # `make cpu-budgets` writes this file. .ci/run fails if a file uses more than {FACTOR:g} times its figure + {SLACK}.
 """
 RECORDED_FROM = 20
 """A file that uses less is not in the table. Its budget is that of a file with this figure."""
-LOOP_STEPS = 1_000_000
 LOOP_EVERY_S = 15.0
 """CPU seconds of a worker between two measurements of the loop."""
 MOST = 100
@@ -85,15 +86,6 @@ def _children(pid: int) -> list[int]:
     except OSError:
         pass  # it has ended
     return found
-
-
-def loop_s() -> float:
-    """CPU seconds of the loop that everything is compared with."""
-    began = time.thread_time()
-    table: dict[int, int] = {}
-    for step in range(LOOP_STEPS):
-        table[step & 1023] = table.get(step & 255, 0) ^ step
-    return time.thread_time() - began
 
 
 class Meter:
