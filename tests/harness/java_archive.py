@@ -29,9 +29,11 @@ def place() -> Path | None:
 
 
 def options() -> str:
-    """What Java is told in tests: to be quick, and to use the archive if it is there."""
+    """What Java is told in tests: to be quick, where temporary files are (it does not read TMPDIR), and to use the
+    archive if it is there."""
     archive = place()
-    return QUICK if archive is None else f"{QUICK} -XX:SharedArchiveFile={archive} {SILENT}"
+    kept = "" if archive is None else f" -XX:SharedArchiveFile={archive} {SILENT}"
+    return f"{QUICK} -Djava.io.tmpdir={tempfile.gettempdir()}{kept}"
 
 
 def make(archive: Path) -> None:
