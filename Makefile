@@ -16,8 +16,8 @@ setup:  ## make .venv and install everything the project is worked on with
 test:  ## run the tests (ARGS="tests/log -k recovery")
 	./test $(ARGS)
 
-test-slow:  ## run the tests that ./test leaves to .ci/run, because quicker ones promise the same
-	./test -m slow $(ARGS)
+test-slow:  ## run the tests that ./test leaves to .ci/run: quicker ones promise the same, or they need a browser
+	./test -m 'slow or browser' $(ARGS)
 
 test-long: setup  ## run the tests that kill for minutes, and every seed that the simulator failed on once
 	$(PYTHON) -m pytest -m long $(ARGS)

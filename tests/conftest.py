@@ -94,9 +94,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Spread the tests: those with a Spark session go to two processes, those with the ZooKeeper to one, those that
-    share a fixture of their file stay together, every other one goes wherever there is room: to ask for each of the
-    thousands of small ones would cost more than they do, so those of a file go some at a time."""
+    """Spread the tests: those with a Spark session go to one process or two, those with the ZooKeeper to one, those
+    that share a fixture of their file stay together, every other one goes wherever there is room: to ask for each of
+    the thousands of small ones would cost more than they do, so those of a file go some at a time."""
     of_file = Counter(item.path for item in items)
     placed: Counter[Path] = Counter()
     for item in items:
@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("xdist_group") is not None:
             continue  # the browser's are in one process, whatever else they share
         if "spark" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group(spark_session_of(item.path)))
+            item.add_marker(pytest.mark.xdist_group(spark_session_of(item)))
         elif "zookeeper" in item.fixturenames:
             item.add_marker(ON_ZOOKEEPER)
         elif any(used[-1].scope == "module" for used in item._fixtureinfo.name2fixturedefs.values()):
@@ -122,11 +122,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         assert not apart, f"this pytest-xdist does not group tests with this pytest: {apart[0]}"
 
 
-def spark_session_of(file: Path) -> str:
-    """The group of a file whose tests need a Spark session: each of the two is half of the work. One session would be
-    busy until after all other tests have ended; a third one would cost more than it gains."""
-    is_of_second = file.name == "test_written_pages.py" or file.parent.name in ("logs", "tracker")
-    return "spark-pages" if is_of_second else "spark"
+def spark_session_of(test: pytest.Item) -> str:
+    """The group of a test that needs a Spark session. ./test has one session. All tests in one would be busy
+    until after all others have ended; a third one would cost more than it gains."""
+    return "spark" if test.get_closest_marker("slow") is None else "spark-slow"
 
 
 def begin_both_kinds(items: list[pytest.Item]) -> None:

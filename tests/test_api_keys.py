@@ -102,6 +102,7 @@ def named_by_hand(tree: ast.Module, by_key: set[str]) -> Iterator[int]:
                 yield node.lineno
 
 
+@pytest.mark.slow("tests/test_api_keys.py::test_numbers_are_found")
 def test_apis_are_named() -> None:
     found: list[str] = []
     for room in ("src", "tools", "bench"):

@@ -18,7 +18,7 @@ def test_what_waits_and_what_computes_alternate_and_the_longest_are_first() -> N
 
 def test_sessions_of_spark_are_first_in_the_order_of_their_files() -> None:
     spark: list[tuple[str, str | None]] = [("tests/spark/z.py", "spark"), ("tests/spark/a.py", "spark")]
-    pages: list[tuple[str, str | None]] = [("tests/spark/p.py", "spark-pages")]
+    pages: list[tuple[str, str | None]] = [("tests/spark/p.py", "spark-slow")]
     others: list[tuple[str, str | None]] = [("tests/server/a.py", "a"), ("tests/cli/z.py", "zookeeper")]
     assert order(*others, *pages, *spark) == [*spark, *pages, others[1], others[0]]
 

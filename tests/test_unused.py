@@ -13,6 +13,7 @@ from functools import cache
 from keyword import iskeyword
 from pathlib import Path
 
+import pytest
 from vulture import Vulture
 
 from ottla.cli.nouns import NOUNS
@@ -217,6 +218,7 @@ def fitting(files: str) -> Iterator[str]:
     return (text for path, text in texts().items() if fnmatch(str(path), f"*/src/{files}"))
 
 
+@pytest.mark.slow("tests/test_unused.py::test_all_modules_are_used")
 def test_all_code_is_used() -> None:
     left = sorted(f"{place}: {name}" for place, name in unused_names() if not is_used_from_outside(place, name))
     assert not left, "nothing in src, tools or bench uses it"

@@ -389,7 +389,13 @@ def test_output_that_cannot_be_written(told: Told, nowhere: str, name: str) -> N
     assert_untold((code, err), nowhere)
 
 
-LONG_AND_SHORT = ["topics list", "configs describe broker 1 --all", "consume {here} -e --from-beginning", "serve -h"]
+WRITTEN_TOO = pytest.mark.slow("tests/cli/test_broken_input.py::test_a_process_whose_output_cannot_be_written")
+LONG_AND_SHORT = [
+    "topics list",
+    pytest.param("configs describe broker 1 --all", marks=WRITTEN_TOO),
+    pytest.param("consume {here} -e --from-beginning", marks=WRITTEN_TOO),
+    "serve -h",
+]
 
 
 @pytest.mark.parametrize("command", LONG_AND_SHORT)

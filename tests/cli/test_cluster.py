@@ -134,6 +134,7 @@ def test_what_cannot_be_started_is_said(place: tuple[str, int]) -> None:
     )
 
 
+@pytest.mark.slow("tests/cli/test_cluster.py::test_what_cannot_be_started_is_said")
 def test_a_start_that_fails_is_not_remembered(place: tuple[str, int]) -> None:
     directory, port = place
     words = ["cluster", "start", "--data", directory, "--detach"]
@@ -187,6 +188,9 @@ def test_two_who_start_it_at_once_start_it_once(place: tuple[str, int]) -> None:
     assert (stopped.returncode, stopped.stdout) == (0, "Stopped nodes 1, 2.\n")
 
 
+@pytest.mark.slow(
+    "tests/cli/test_cluster.py::test_detached_nodes_serve_one_is_killed_and_comes_back_and_all_are_stopped"
+)
 def test_nodes_run_on_where_what_they_say_can_be_written_nowhere(place: tuple[str, int]) -> None:
     directory, port = place
     words = ["cluster", "start", "--nodes", "2", "--data", directory, "--listen", f"127.0.0.1:{port}"]

@@ -61,6 +61,7 @@ def organization_at(port: int, authority: Authority, shown: Path | None = None) 
     return next(value for ((name, value),) in certificate["subject"] if name == "organizationName")
 
 
+@pytest.mark.slow("tests/testing/test_secured.py::test_the_nodes_of_a_cluster_are_secured_for_clients")
 def test_a_secured_cluster_grows_restarts_nodes_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OTTLA_BOOTSTRAP", raising=False)
     directory, authority = tmp_path / "cluster", Authority(tmp_path)

@@ -81,6 +81,7 @@ def test_each_page_and_part_sends_few_requests(console_broker: EmbeddedBroker) -
     assert sum(sent.values()) > len(sent)
 
 
+@pytest.mark.slow("tests/console/test_costs.py::test_a_session_keeps_little")
 def test_looking_again_and_again_keeps_no_objects(visitor: User) -> None:
     def look() -> None:
         for _, _, path, query in places(SUBJECTS):

@@ -204,6 +204,7 @@ def test_a_proposal_without_permission_moves_nothing(users: dict[str, User]) -> 
     assert counts(users["admin"]) == ([5, 0, 0], [5, 4, 0])
 
 
+@pytest.mark.slow("tests/console/test_plan_pages.py::test_a_rebalance_and_drains_are_done")
 def test_a_node_is_killed_while_it_gets_replicas(users: dict[str, User], three: EmbeddedCluster) -> None:
     """The page says for which node the moves wait; cancelled moves leave everything as it was, without a throttle."""
     admin = users["admin"]

@@ -89,6 +89,7 @@ def send_back_one(cluster: EmbeddedCluster) -> None:
         soon(sent)
 
 
+@pytest.mark.slow("tests/console/test_costs.py::test_each_page_and_part_sends_few_requests")
 def test_no_page_or_part_sends_more_than_twenty_requests(cluster: EmbeddedCluster) -> None:
     used = settings(cluster.bootstrap_servers)
     sent: dict[str, int] = {}

@@ -114,9 +114,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
                 process.wait()
 
 
-@pytest.mark.slow(
-    "tests/server/test_zookeeper_cluster.py::test_the_cluster_goes_on_when_the_leader_of_zookeeper_is_killed"
-)
+@pytest.mark.slow("tests/cli/test_move_metadata.py::test_one_node_becomes_three_without_losing_anything")
 def test_the_page_can_be_followed(machines: Machines, tmp_path: Path) -> None:
     for number in (1, 2, 3):
         machines.start(number)

@@ -16,9 +16,16 @@ from ottla.testing import EmbeddedBroker
 from tests.harness.docs.reader import READ_ONLY, TOP, Reader, blocks_of
 from tools.node_process import held_ports
 
-SHORT = ["docs/durability.md", "docs/groups.md", "docs/private-requests.md", "docs/testing.md", "docs/transactions.md"]
-LONG = ["docs/kmq.md", "docs/queues.md", "docs/pipelines/reports.md", "docs/pipelines/ship.md"]
-"""Pages whose commands wait, for locks that run out and lines that come."""
+SHORT = ["docs/durability.md", "docs/groups.md", "docs/private-requests.md"]
+LONG = [
+    "docs/kmq.md",
+    "docs/queues.md",
+    "docs/pipelines/reports.md",
+    "docs/pipelines/ship.md",
+    "docs/testing.md",
+    "docs/transactions.md",
+]
+"""Pages whose commands wait, for locks that run out and lines that come, or start nodes of their own."""
 PAGES = [*SHORT, *LONG]
 FOLLOWED_TOO = pytest.mark.slow("tests/docs/test_pages.py::test_a_page_can_be_followed")
 
@@ -38,6 +45,7 @@ OF_SECURITY = ["docs/security.md"]
 """Pages that start a node of their own, with its address in its settings."""
 
 
+@pytest.mark.slow("tests/cli/test_security.py::test_one_command_makes_a_node_that_asks_for_a_password")
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the page signs a certificate with openssl")
 @pytest.mark.parametrize("page", OF_SECURITY)
 def test_the_page_about_security_can_be_followed(page: str, tmp_path: Path) -> None:

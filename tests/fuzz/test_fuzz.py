@@ -3,18 +3,21 @@
 import random
 from pathlib import Path
 
+import pytest
+
 from ottla.protocol.framing import decode_request
 from ottla.protocol.messages.heartbeat import HeartbeatRequest
 from tools import fuzz_node
 
-FRAMES = 3_000
+MORE = pytest.mark.slow("tests/fuzz/test_fuzz.py::test_mutated_frames_break_nothing")
 
 
-def test_mutated_frames_break_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("frames", [500, pytest.param(3_000, marks=MORE)])
+def test_mutated_frames_break_nothing(tmp_path: Path, frames: int) -> None:
     said: list[str] = []
-    failures = fuzz_node.run(FRAMES, 7, 8, str(tmp_path), 64.0, said.append)
+    failures = fuzz_node.run(frames, 7, 8, str(tmp_path), 64.0, said.append)
     assert not failures, "\n".join([*failures, *said])
-    assert said[-2].startswith(f"{FRAMES} frames")
+    assert said[-2].startswith(f"{frames} frames")
 
 
 def test_mutations_are_the_same_for_a_seed_and_reach_every_kind_of_value() -> None:

@@ -8,7 +8,7 @@ longest tests of each begin first, so that no process is left alone with one at 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-ALONE = ("spark", "spark-pages", "zookeeper")
+ALONE = ("spark", "spark-slow", "zookeeper")
 """Groups of tests of many files, which begin before all others."""
 WAITING = (
     "bench",

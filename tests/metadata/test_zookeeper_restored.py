@@ -25,6 +25,7 @@ def data_of(server: ZooKeeperServer) -> Path:
     return server.directory / "version-2"
 
 
+@pytest.mark.slow("tests/metadata/test_zookeeper_restored.py::test_a_generation_that_goes_back_is_an_older_store")
 def test_a_session_that_has_seen_newer_transactions_says_so(ensemble: ZooKeepers, tmp_path: Path) -> None:
     """The servers refuse it, for as long as it lives; a new one is at home."""
     (server,) = ensemble.servers

@@ -11,6 +11,7 @@ from tests.harness.protocol.kio_oracle import Case, cases, kio_bytes, kio_read, 
 CASES = list(cases())
 pytestmark = pytest.mark.xdist_group("kio")
 """One process reads all of kio's schemas; that takes as long as hundreds of these tests."""
+OTHER_VERSIONS = pytest.mark.slow("tests/protocol/test_messages.py::test_same_bytes_as_kio_both_ways")
 
 
 def test_every_message_that_kio_describes_is_a_case() -> None:
@@ -29,7 +30,9 @@ EXAMPLES = settings(
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.id, marks=() if case.is_first_or_last else OTHER_VERSIONS) for case in CASES]
+)
 def test_same_bytes_as_kio_both_ways(case: Case) -> None:
     @EXAMPLES
     @given(st.data())

@@ -36,11 +36,6 @@ SETTINGS = {
 }
 
 
-KILLED_TOO = pytest.mark.slow(
-    "tests/server/test_cluster_coordinators.py::test_a_group_goes_on_whose_coordinator_is_killed"
-)
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(settings=SETTINGS) as cluster:
@@ -58,6 +53,7 @@ def leader(admin: AdminClient, topic: str) -> int:
     return int(admin.list_topics(topic, timeout=20).topics[topic].partitions[0].leader)
 
 
+@pytest.mark.slow("tests/server/test_cluster_coordinators.py::test_what_a_share_group_has_accepted_never_comes_again")
 def test_transactions_are_seen_whole_and_once_whoever_is_killed(cluster: EmbeddedCluster) -> None:
     """Writers of whole transactions, loops of consume, transform, produce; the coordinator's node is killed, and then
     the node of a partition's leader."""
@@ -244,7 +240,8 @@ class Reading(threading.Thread):
         self.acknowledged[partition] = max(known, offset)
 
 
-@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=KILLED_TOO)])
+@pytest.mark.slow("tests/server/test_cluster_coordinators.py::test_what_a_share_group_has_accepted_never_comes_again")
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_goes_on_whose_coordinator_is_killed(cluster: EmbeddedCluster, protocol: str) -> None:
     """And what it has committed never goes back."""
     topic, group = f"read-{protocol}", f"readers-{protocol}"

@@ -44,6 +44,7 @@ def is_ready(cluster: EmbeddedCluster, node: int) -> bool:
         return False
 
 
+@pytest.mark.slow("tests/server/test_cluster.py::test_three_nodes_serve_as_one_and_one_is_killed")
 def test_three_nodes_tell_the_truth_and_one_is_killed(cluster: EmbeddedCluster) -> None:
     nodes = [*cluster.nodes]
     assert all(is_ready(cluster, node) for node in nodes)

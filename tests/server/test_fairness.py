@@ -184,13 +184,14 @@ def array(count: int, element: bytes) -> bytes:
     return bytes(length) + element * count
 
 
+LONG_TOO = pytest.mark.slow("tests/server/test_fairness.py::test_one_long_request_leaves_the_others_their_turn")
 FETCH_HEAD = bytes(9) + b"\x7f\xff\xff\xff\x00" + bytes(4) + b"\xff" * 4
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        lambda: long_request(18, 3, tagged(45_000_000)),
+        pytest.param(lambda: long_request(18, 3, tagged(45_000_000)), marks=LONG_TOO),
         lambda: long_request(3, 12, b"\x00" + array(1_000_000, bytes(18)) + b"\x00\x00\x00"),
         lambda: long_request(15, 5, b"\x00" + array(2_000_000, b"\x01") + b"\x00\x00"),
         lambda: long_request(1, 17, FETCH_HEAD + array(800_000, bytes(16) + b"\x01\x00") + b"\x01\x01\x00"),
@@ -215,6 +216,7 @@ def test_one_long_request_leaves_the_others_their_turn(
 
 
 MANY = 10_000
+MANY_TOO = pytest.mark.slow("tests/server/test_fairness.py::test_requests_that_name_many_leave_the_others_their_turn")
 
 
 def framed(version: int, message: Message) -> bytes:
@@ -258,7 +260,7 @@ def fetch(count: int, epoch: int) -> FetchRequest:
     ("version", "made"),
     [
         (12, lambda count: fetch(5 * count, -1)),
-        (12, lambda count: fetch(5 * count, 0)),
+        pytest.param(12, lambda count: fetch(5 * count, 0), marks=MANY_TOO),
         (
             8,
             lambda count: OffsetFetchRequest(
@@ -267,8 +269,8 @@ def fetch(count: int, epoch: int) -> FetchRequest:
         ),
         (8, lambda count: OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=[often(12 * count)])])),
         (8, commit),
-        (8, lambda count: commit_of_one_group(3 * count // 5)),
-        (0, lambda count: deletion(5 * count // 2)),
+        pytest.param(8, lambda count: commit_of_one_group(3 * count // 5), marks=MANY_TOO),
+        pytest.param(0, lambda count: deletion(5 * count // 2), marks=MANY_TOO),
         (5, creation),
         (5, lambda count: DescribeGroupsRequest(names(count))),
         (2, lambda count: DeleteGroupsRequest(names(count // 2))),

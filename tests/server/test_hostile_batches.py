@@ -30,6 +30,13 @@ TOPICS = {
     "stamped": {"compression.type": "zstd", "message.timestamp.type": "LogAppendTime"},
 }
 
+UNPACKED_TOO = pytest.mark.slow(
+    "tests/server/test_hostile_batches.py::test_batches_that_unpack_to_much_leave_the_others_their_turn"
+)
+MANY_TOO = pytest.mark.slow(
+    "tests/server/test_hostile_batches.py::test_one_produce_for_many_partitions_leaves_the_others_their_turn"
+)
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
@@ -93,7 +100,9 @@ def stream(node: NodeProcess, frames: list[bytes]) -> None:
             sock.sendall(next(following))
 
 
-@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize(
+    "topic", [pytest.param(topic, marks=() if topic in ("plain", "stamped") else UNPACKED_TOO) for topic in TOPICS]
+)
 def test_batches_that_unpack_to_much_leave_the_others_their_turn(
     node: NodeProcess, probe: Probe, idle: Waits, topic: str
 ) -> None:
@@ -104,7 +113,12 @@ def test_batches_that_unpack_to_much_leave_the_others_their_turn(
 
 @pytest.mark.parametrize(
     "made",
-    [lambda: bomb(1), lambda: bomb(PARTS_MAX), lambda: crowd(PARTS_MAX, 0), lambda: crowd(PARTS_MAX, 0, None)],
+    [
+        lambda: bomb(1),
+        pytest.param(lambda: bomb(PARTS_MAX), marks=MANY_TOO),
+        pytest.param(lambda: crowd(PARTS_MAX, 0), marks=MANY_TOO),
+        pytest.param(lambda: crowd(PARTS_MAX, 0, None), marks=MANY_TOO),
+    ],
     ids=["bombs", "claiming-bombs", "crowds", "keyless-crowds"],
 )
 def test_one_produce_for_many_partitions_leaves_the_others_their_turn(

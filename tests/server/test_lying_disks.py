@@ -65,6 +65,9 @@ def restore_an_older_copy(data: Path, backup: Path) -> None:
     shutil.copytree(backup, data)
 
 
+@pytest.mark.slow(
+    "tests/server/test_lying_disks.py::test_a_killed_leader_that_has_lost_its_newest_batches_starts_first"
+)
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -123,6 +126,9 @@ def test_a_killed_leader_that_has_lost_its_newest_batches_starts_first(tmp_path:
         assert read_all(cluster, RECORDS) == [str(number).encode() for number in range(RECORDS)]
 
 
+@pytest.mark.slow(
+    "tests/server/test_lying_disks.py::test_a_killed_leader_that_has_lost_its_newest_batches_starts_first"
+)
 def test_a_topic_that_the_restored_store_does_not_know_is_adopted(tmp_path: Path) -> None:
     settings = {"min.insync.replicas": "2", "auto.create.topics.enable": "true"}
     with EmbeddedCluster(nodes=3, settings=settings, directory=tmp_path / "cluster") as cluster:

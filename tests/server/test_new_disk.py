@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.client import Client
@@ -30,6 +31,7 @@ def produce(cluster: EmbeddedCluster) -> None:
     assert producer.flush(30) == 0
 
 
+@pytest.mark.slow("tests/sim/test_lying_disks.py::test_a_torn_end_and_a_lost_directory_leave_a_leader")
 def test_a_node_with_an_empty_disk_leads_nothing_that_others_have_some_of() -> None:
     with EmbeddedCluster(nodes=3) as cluster:
         with Client(cluster.bootstrap_servers) as client:

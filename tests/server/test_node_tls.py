@@ -26,6 +26,10 @@ from tests.harness.waiting import soon, soon_in_loop
 from tests.server.test_peers import ask, running
 
 HOST = "127.0.0.1"
+RELAY_TOO = pytest.mark.slow(
+    "tests/server/test_node_tls.py::test_a_relay_with_a_certificate_of_the_same_authority_gets_nothing"
+)
+CHECKED_TOO = pytest.mark.slow("tests/server/test_node_tls.py::test_a_certificate_is_checked")
 FEW_PARTITIONS = """\
 offsets.topic.replication.factor=3
 transaction.state.log.replication.factor=3
@@ -87,7 +91,9 @@ def test_two_nodes_of_a_cluster_talk(tmp_path: Path, authority: Authority, proto
     asyncio.run(scene())
 
 
-@pytest.mark.parametrize("fault", ["another authority", "another name", "no check of the name"])
+@pytest.mark.parametrize(
+    "fault", [pytest.param("another authority", marks=CHECKED_TOO), "another name", "no check of the name"]
+)
 def test_a_certificate_is_checked(
     tmp_path: Path, authority: Authority, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,7 +116,7 @@ def test_a_certificate_is_checked(
     assert bool(refused) != (fault == "no check of the name")
 
 
-@pytest.mark.parametrize("binds", [True, False])
+@pytest.mark.parametrize("binds", [pytest.param(True, marks=RELAY_TOO), False])
 def test_a_relay_with_a_certificate_of_the_same_authority_gets_nothing(
     tmp_path: Path, authority: Authority, binds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

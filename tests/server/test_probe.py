@@ -15,6 +15,7 @@ import pytest
 from tests.harness.server.fairness import NodeProcess, Probe, Waits, line_of
 
 FAULT_S = 0.25
+FOUND_TOO = pytest.mark.slow("tests/server/test_probe.py::test_a_node_that_is_held_up_is_found_on_a_busy_machine")
 """More than the limit, also where processors are believed to be as slow as `fairness.SLOWED_MAX`."""
 NODE = """
 import socket, sys, time
@@ -66,7 +67,7 @@ def waits_with(fault: str) -> Waits:
         return probe.rest(0.8)
 
 
-@pytest.mark.parametrize("fault", ["works", "sleeps"])
+@pytest.mark.parametrize("fault", [pytest.param("works", marks=FOUND_TOO), "sleeps"])
 def test_a_node_that_is_held_up_is_found_on_a_busy_machine(fault: str) -> None:
     with busy_machine(4), pytest.raises(AssertionError, match="99th percentile"):
         waits_with(fault).must_be_fair(Waits([1.0]))

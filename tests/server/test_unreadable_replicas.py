@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -54,6 +55,9 @@ class Unreadable(EmbeddedCluster):
         return {**os.environ, "PYTHONPATH": path, "UNREADABLE": str(self.bad)}
 
 
+@pytest.mark.slow(
+    "tests/sim/test_unreadable_places.py::test_a_disk_that_fails_again_and_again_does_not_leave_the_in_sync_replicas_each_time"
+)
 def test_another_node_leads_until_the_place_can_be_read(tmp_path: Path) -> None:
     settings = {"min.insync.replicas": "2"}
     with Unreadable(nodes=3, settings=settings, directory=tmp_path / "cluster") as cluster:

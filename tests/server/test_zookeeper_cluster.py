@@ -33,6 +33,7 @@ from tests.harness.wires import Wire
 from tests.harness.zookeepers import ZooKeepers, fresh, opened
 
 SESSION_MS = 2500
+pytestmark = pytest.mark.slow("tests/cli/test_move_metadata.py::test_one_node_becomes_three_without_losing_anything")
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,6 @@ def read_all(cluster: EmbeddedCluster, topic: str, partitions: int) -> list[int]
     return keys
 
 
-@pytest.mark.slow("tests/server/test_replication.py::test_the_leader_is_killed_and_nothing_acknowledged_is_lost")
 def test_nothing_acknowledged_is_lost_when_a_leader_is_killed_and_it_comes_back(cluster: EmbeddedCluster) -> None:
     create(cluster, "kept", 2)
     with Load(cluster, "kept") as load:

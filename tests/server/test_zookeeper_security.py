@@ -89,6 +89,7 @@ def tree(client: Any, path: str) -> list[str]:
     return [path, *(each for name in client.get_children(path) for each in tree(client, f"{path}/{name}"))]
 
 
+@pytest.mark.slow("tests/server/test_node_tls.py::test_a_certificate_is_checked")
 def test_a_cluster_keeps_its_znodes_to_itself(
     secured: ZooKeepers, authority: Authority, login: Path, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def test_three_nodes_over_a_secured_zookeeper_by_the_commands_of_the_guide(
         outside.close()
 
 
+@pytest.mark.slow("tests/server/test_node_tls.py::test_a_certificate_is_checked")
 def test_an_open_store_is_closed_by_the_first_session_that_wants_it(
     secured: ZooKeepers, authority: Authority, login: Path
 ) -> None:
@@ -178,6 +180,7 @@ def test_an_open_store_is_closed_by_the_first_session_that_wants_it(
     outside.close()
 
 
+@pytest.mark.slow("tests/server/test_node_tls.py::test_a_certificate_is_checked")
 def test_another_servers_certificate_is_not_accepted(
     secured: ZooKeepers, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

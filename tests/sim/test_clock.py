@@ -11,6 +11,7 @@ from ottla.sim.workloads.share_run import ShareRun
 from ottla.sim.workloads.workload import Plan
 
 HOUR_MS = 3_600_000
+SHARE_TOO = pytest.mark.slow("tests/sim/test_clock.py::test_nobody_notices_that_the_wall_clock_was_set")
 STEPS = (-HOUR_MS, 15_000, HOUR_MS)
 WEEK_MS = str(7 * 24 * HOUR_MS)
 BY_TIMESTAMP = ("segment.ms", "retention.ms", "delete.retention.ms")
@@ -43,7 +44,7 @@ def told(outcome: SeedResult) -> list[str]:
     return [line for line in outcome.lines if "the wall clock was set" not in line]
 
 
-@pytest.mark.parametrize("kind", [CalmRun, CalmShareRun])
+@pytest.mark.parametrize("kind", [CalmRun, pytest.param(CalmShareRun, marks=SHARE_TOO)])
 def test_nobody_notices_that_the_wall_clock_was_set(kind: type[CalmRun], monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is answered when, who is in which group, which locks end: to the microsecond as if it had not been."""
     monkeypatch.setattr(admins, "HARMLESS_CONFIGS", [("flush.ms", ("50", "1000", "100000"))])

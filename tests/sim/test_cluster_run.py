@@ -9,7 +9,7 @@ from ottla.log import cost
 from ottla.sim.workloads.cluster_run import ClusterRun
 from tests.sim.test_seeds import each_of, kept
 
-FRESH = range(1_000, 1_002)
+FRESH = (1_000,)
 
 
 @pytest.mark.parametrize("seed", each_of(FRESH, kept("cluster")))

@@ -218,6 +218,7 @@ PLANTED: list[tuple[Callable[[Patch], None], str, int, str]] = [
 ]
 
 
+@pytest.mark.slow("tests/sim/test_cluster_planted.py::test_a_planted_bug_is_found")
 @pytest.mark.parametrize(
     ("plant", "workload", "seed", "words"), PLANTED, ids=lambda value: getattr(value, "__name__", None)
 )

@@ -13,6 +13,9 @@ from ottla.sim.workloads.run import DIRECTORY
 from tests.harness.sim.stage import Stage
 
 LONGEST = "t" * 249
+LONGEST_TOO = pytest.mark.slow(
+    "tests/sim/test_directories.py::test_a_topic_made_again_has_its_own_records_wherever_the_node_is_cut"
+)
 DAY_MS = 86_400_000
 
 
@@ -29,7 +32,7 @@ def deleted_and_made_again(stage: Stage, name: str) -> None:
             stage.settle()
 
 
-@pytest.mark.parametrize("name", ["t", LONGEST], ids=["short", "longest"])
+@pytest.mark.parametrize("name", ["t", pytest.param(LONGEST, marks=LONGEST_TOO)], ids=["short", "longest"])
 @pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power"])
 def test_a_topic_made_again_has_its_own_records_wherever_the_node_is_cut(name: str, power_cut: bool) -> None:
     operations = 0

@@ -320,6 +320,7 @@ def test_a_node_whose_copy_has_taken_its_place_does_not_register_again() -> None
     hears_late_that_it_was_given_up()
 
 
+@pytest.mark.slow("tests/sim/test_lying_disks.py::test_the_checkers_notice_damage_that_no_scrub_reports")
 def test_the_checkers_notice_a_node_that_registers_over_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Membership, "_is_replaced", lambda *_: False)
     monkeypatch.setattr(Membership, "_is_overtaken", lambda *_: False)
@@ -550,12 +551,22 @@ def spoiled_beneath(harm: str, *, leads: bool) -> None:
     cluster.settle()
 
 
+SPOILED_TOO = pytest.mark.slow(
+    "tests/sim/test_lying_disks.py::test_files_that_are_spoiled_beneath_a_node_are_copied_again"
+)
+
+
 @pytest.mark.parametrize(
     ("harm", "leads"),
     [
-        *((harm, leads) for harm in ("flip", "cut", "lose") for leads in (False, True)),
-        ("remove", True),
-        ("replace", False),
+        ("flip", False),
+        ("lose", True),
+        pytest.param("flip", True, marks=SPOILED_TOO),
+        pytest.param("cut", False, marks=SPOILED_TOO),
+        pytest.param("cut", True, marks=SPOILED_TOO),
+        pytest.param("lose", False, marks=SPOILED_TOO),
+        pytest.param("remove", True, marks=SPOILED_TOO),
+        pytest.param("replace", False, marks=SPOILED_TOO),
     ],
 )
 def test_files_that_are_spoiled_beneath_a_node_are_copied_again(harm: str, leads: bool) -> None:

@@ -245,6 +245,7 @@ def test_a_success_that_nobody_knows_of(monkeypatch: pytest.MonkeyPatch) -> None
     assert_found("is there 0 times", "was told that its number", "handed out twice", seed=40)
 
 
+@pytest.mark.slow("tests/sim/test_planted.py::test_commits_that_are_acknowledged_and_not_kept")
 def test_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit whose outcome is unknown is taken for not done: who made a topic hears that it was there already."""
     original = Metadata.reread

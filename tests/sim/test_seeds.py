@@ -1,7 +1,7 @@
 """Whole runs of the simulator: a slice of fresh seeds, the seeds that failed once, and determinism.
 
-Of the seeds that failed, `./test` runs the newest, and `make test-long` the others. The longer slice is
-`make sim SEEDS=200`.
+`./test` runs fresh seeds. Of those that failed, `.ci/run` runs the newest, and `make test-long` the others. The longer
+slice is `make sim SEEDS=200`.
 """
 
 import os
@@ -18,6 +18,7 @@ from ottla.sim.workloads.run import Run
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 FRESH = range(1_001, 1_003)
+KEPT_TOO = pytest.mark.slow("tests/sim/test_seeds.py::test_all_promises_hold")
 
 
 def each_of(fresh: Iterable[int], kept: list[int], *before: object) -> list[object]:
@@ -25,8 +26,9 @@ def each_of(fresh: Iterable[int], kept: list[int], *before: object) -> list[obje
 
     What an older seed found has a test of its own, and the seed means something else by now: it is long.
     """
-    quick = [pytest.param(*before, seed) for seed in (*fresh, *kept[-1:])]
-    return [*quick, *(pytest.param(*before, seed, marks=pytest.mark.long) for seed in kept[:-1])]
+    newest = [pytest.param(*before, seed, marks=KEPT_TOO) for seed in kept[-1:]]
+    older = [pytest.param(*before, seed, marks=pytest.mark.long) for seed in kept[:-1]]
+    return [*(pytest.param(*before, seed) for seed in fresh), *newest, *older]
 
 
 def kept(workload: str = "") -> list[int]:
@@ -71,16 +73,19 @@ def printed_under_hash_seeds(script: str) -> set[str]:
         return set(side_by_side.map(printed, ("1", "2")))
 
 
-TRACED = {"log": 2, "transactions": 0, "groups": 0, "share": 2, "cluster": 4, "cluster-transactions": 4}
+TRACED = {"log": 2, "share": 2}
+TRACED_TOO = {"transactions": 0, "groups": 0, "cluster": 4, "cluster-transactions": 4}
 """A short run of each kind of workload."""
+THESE_TOO = pytest.mark.slow("tests/sim/test_seeds.py::test_one_seed_is_one_trace_under_any_hash_seed")
 
 
-def test_one_seed_is_one_trace_under_any_hash_seed() -> None:
+@pytest.mark.parametrize("traced", [TRACED, pytest.param(TRACED_TOO, marks=THESE_TOO)], ids=["few", "more"])
+def test_one_seed_is_one_trace_under_any_hash_seed(traced: dict[str, int]) -> None:
     script = f"""
 from ottla.sim.__main__ import WORKLOADS
-for workload, seed in {TRACED}.items():
+for workload, seed in {traced}.items():
     print(workload, WORKLOADS[workload](seed).outcome().digest)
 """
     traces = printed_under_hash_seeds(script)
     assert len(traces) == 1, traces
-    assert [line.split()[0] for line in traces.pop().splitlines()] == [*TRACED]
+    assert [line.split()[0] for line in traces.pop().splitlines()] == [*traced]

@@ -363,6 +363,7 @@ PLANTED: list[tuple[Callable[[Patch], None], int, str]] = [
 ]
 
 
+@pytest.mark.slow("tests/sim/test_cluster_planted.py::test_a_story_finds_a_planted_bug")
 @pytest.mark.parametrize(("plant", "seed", "words"), PLANTED, ids=lambda value: getattr(value, "__name__", None))
 def test_a_planted_bug_is_found(
     monkeypatch: pytest.MonkeyPatch, plant: Callable[[Patch], None], seed: int, words: str

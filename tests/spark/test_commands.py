@@ -81,7 +81,7 @@ def test_whatever_the_extra_brings_is_told_when_it_is_missing(monkeypatch: pytes
             import_module(fault)
 
 
-@pytest.mark.slow("tests/spark/running/test_run.py::test_a_broker_that_goes_away_and_a_signal")
+@pytest.mark.slow("tests/spark/running/test_run.py::test_a_signal_does_not_wait_for_executors_that_never_come")
 def test_a_run_waits_for_its_broker_and_stops_on_a_signal(topic: str, tmp_path: Path) -> None:
     said = tmp_path / "said"
     with EmbeddedBroker() as broker:

@@ -33,6 +33,7 @@ ACLS = [
 ]
 
 
+@pytest.mark.slow("tests/server/test_oauth.py::test_spark_takes_the_same_properties")
 def test_a_query_logs_in_and_shows_no_secret(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

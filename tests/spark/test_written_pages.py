@@ -49,23 +49,18 @@ ELSEWHERE = {
 """How blocks begin that are not pasted here, and what proves them."""
 
 
-FOLLOWED_TOO = pytest.mark.slow("tests/spark/test_written_pages.py::test_a_page_can_be_followed")
-"""The other pages: what the README shows of pipelines is followed by ./test itself."""
+FOLLOWED = pytest.mark.slow("tests/spark/test_written_pages.py::test_names_and_options_on_a_page_exist")
 LONG = [
     "docs/pipelines/activity.md",
     "docs/pipelines/logs.md",
     "docs/pipelines/kmq-tracker.md",
     "examples/activity_lake/README.md",
 ]
-"""Pages that run what the README runs, on other records. Their names and options are checked with the quick tests."""
+"""Pages that run what the README runs, on other records."""
 
 
 @pytest.mark.parametrize(
-    "page",
-    [
-        PAGES[0],
-        *(pytest.param(page, marks=pytest.mark.long if page in LONG else FOLLOWED_TOO) for page in PAGES[1:]),
-    ],
+    "page", [pytest.param(page, marks=pytest.mark.long if page in LONG else FOLLOWED) for page in PAGES]
 )
 def test_a_page_can_be_followed(
     page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -91,7 +86,7 @@ def run_here(line: str, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.usefixtures("spark")  # in a process that has imported pyspark
-@pytest.mark.parametrize("page", LONG)
+@pytest.mark.parametrize("page", PAGES)
 def test_names_and_options_on_a_page_exist(page: str) -> None:
     import typer
 
@@ -109,4 +104,4 @@ def test_names_and_options_on_a_page_exist(page: str) -> None:
                 while words and words[0] in (verbs := getattr(command, "commands", {})):
                     command = verbs[words.pop(0)]
                 options = {option for each in command.params for option in each.opts}
-                assert {word for word in words if word.startswith("-")} <= options, f"{block}: {line}"
+                assert {word for word in words if word.startswith("-")} <= {*options, "--help"}, f"{block}: {line}"

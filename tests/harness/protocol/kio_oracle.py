@@ -46,6 +46,8 @@ class Case:
     name: str
     module: str
     version: int
+    is_first_or_last: bool
+    """Of the versions of its message."""
 
     @property
     def schema(self) -> Message:
@@ -87,7 +89,7 @@ def cases() -> Iterator[Case]:
         if (Path(described) / path.stem).is_dir():
             for name, first, last in _MESSAGE.findall(path.read_text()):
                 for version in range(int(first), int(last) + 1):
-                    yield Case(name, path.stem, version)
+                    yield Case(name, path.stem, version, version in (int(first), int(last)))
 
 
 def _inner(annotation: Any) -> tuple[Any, bool, bool]:

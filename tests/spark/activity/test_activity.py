@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ottla.testing import EmbeddedBroker
 
 WINDOW_S, GAP_S, TOP, GOAL = 300, 1800.0, 20, "^/projects/"
+WHOLE_RUN = pytest.mark.slow("tests/spark/activity/test_activity_counting.py::test_windows_are_those_of_plain_python")
 TABLES = ("events", "late", "malformed", "windows", "pages", "sessions", "conversions")
 
 
@@ -139,6 +140,7 @@ def real(
     return outcome, found, told, (folder / "report.html").read_text()
 
 
+@WHOLE_RUN
 def test_the_real_log_is_counted_as_plain_python_counts_it(real: Any) -> None:
     outcome, found, told, _ = real
     read = [(place, line, twin.event(line, place)) for place, line in told]
@@ -150,6 +152,7 @@ def test_the_real_log_is_counted_as_plain_python_counts_it(real: Any) -> None:
     assert str(outcome).startswith("Read 10,000 = 9,999 parsed + 1 malformed; 9,999 events = 9,999 in ")
 
 
+@WHOLE_RUN
 def test_the_report_of_the_real_log_has_its_figures(real: Any) -> None:
     outcome, _, _, page = real
     assert ">9,999<" in page
@@ -262,6 +265,7 @@ def parsed(told: Iterable[tuple[tuple[str, int, int], bytes]]) -> list[twin.Even
     return [event for event in found if event is not None]
 
 
+@WHOLE_RUN
 def test_two_runs_hold_what_one_pass_in_plain_python_finds(twice: Twice) -> None:
     compare(twice.between, parsed(twice.told))
     compare(twice.found, parsed([*twice.told, *twice.later]))
@@ -270,12 +274,14 @@ def test_two_runs_hold_what_one_pass_in_plain_python_finds(twice: Twice) -> None
     assert totals.problems == []
 
 
+@WHOLE_RUN
 def test_what_comes_too_late_is_kept_with_the_watermark_it_missed(twice: Twice) -> None:
     rows = {(row.topic, row.partition, row.offset): row for row in twice.found["late"]}
     assert {place: row.raw.encode() for place, row in rows.items()} == dict(twice.late)
     assert {utc(row, "watermark") for row in rows.values()} == {START + timedelta(minutes=110)}
 
 
+@WHOLE_RUN
 def test_the_report_tells_of_late_and_malformed_records(twice: Twice) -> None:
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", twice.page)
     assert sum(int(cells[place + 1]) for place, cell in enumerate(cells) if cell == "not valid JSON") == 1
@@ -284,6 +290,7 @@ def test_the_report_tells_of_late_and_malformed_records(twice: Twice) -> None:
     assert rows == [(str(partition), str(many)) for partition, many in behind.most_common()]
 
 
+@WHOLE_RUN
 def test_malformed_records_are_kept_with_their_bytes(twice: Twice) -> None:
     kept = {(row.partition, row.offset): (bytes(row.value), row.reason) for row in twice.found["malformed"]}
     assert sorted(kept.values()) == [
@@ -293,6 +300,7 @@ def test_malformed_records_are_kept_with_their_bytes(twice: Twice) -> None:
     ]
 
 
+@WHOLE_RUN
 def test_what_is_final_stays_and_what_was_open_comes_again(twice: Twice) -> None:
     for name in ("windows", "pages", "sessions", "conversions"):
         before = {tuple(map(str, row.values())) for row in twice.between[name] if row.final}
@@ -302,6 +310,7 @@ def test_what_is_final_stays_and_what_was_open_comes_again(twice: Twice) -> None
     assert not all(row.final for row in twice.between["sessions"])
 
 
+@WHOLE_RUN
 def test_the_topic_has_every_final_result_once(twice: Twice) -> None:
     for name in ("windows", "sessions", "conversions"):
         told = [value for _, value in twice.published if value["result"] == name and value["final"]]
@@ -317,6 +326,7 @@ def test_the_topic_has_every_final_result_once(twice: Twice) -> None:
 # ---- kills ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("tests/spark/writer/test_sink_transactions.py::test_a_crash_at_any_step_shows_all_or_nothing")
 def test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
     from ottla.spark.activity import Tables, WindowSettings
     from ottla.spark.activity.batches import Batches

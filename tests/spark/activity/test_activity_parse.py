@@ -263,6 +263,9 @@ def events_of(spark: SparkSession, rows: list[tuple[str | None, float, str | Non
     )  # fmt: skip
 
 
+@pytest.mark.slow(
+    "tests/spark/activity/test_activity_counting.py::test_sessions_are_those_of_plain_python_whatever_comes_first"
+)
 def test_a_session_goes_on_after_exactly_the_gap_and_ends_after_more(spark: SparkSession) -> None:
     from ottla.spark.activity import sessionise
 
@@ -278,6 +281,9 @@ def test_a_session_goes_on_after_exactly_the_gap_and_ends_after_more(spark: Spar
     assert [row.bytes for row in found] == [3, 8, 1]
 
 
+@pytest.mark.slow(
+    "tests/spark/activity/test_activity_counting.py::test_the_pages_of_each_window_add_up_and_are_in_order"
+)
 def test_the_pages_of_a_window_add_up_whatever_their_number(spark: SparkSession) -> None:
     from ottla.spark.activity import top_pages
 

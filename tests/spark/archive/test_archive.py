@@ -133,6 +133,7 @@ def test_an_archive_has_each_record_once_over_restarts(
     assert (verdict.problems, verdict.rows, verdict.compared, verdict.contents) == ((), 1600, 1600, 1600)
 
 
+@pytest.mark.slow("tests/spark/archive/test_archive.py::test_an_archive_has_each_record_once_over_restarts")
 def test_what_does_not_fit_together_is_refused(
     spark: SparkSession, broker: EmbeddedBroker, made: str, tmp_path: Path
 ) -> None:
@@ -184,6 +185,7 @@ def proven(spark: SparkSession, broker: EmbeddedBroker, lake: Path, **more: Any)
     return verify(spark, options_of(broker), open_table(lake), **more)
 
 
+@pytest.mark.slow("tests/spark/archive/test_archive.py::test_the_proof_fails_when_a_file_is_there_twice")
 def test_the_proof_fails_when_a_file_is_gone(spark: SparkSession, broker: EmbeddedBroker, lake: Path) -> None:
     file = first_file(lake)
     (lake / file.path).unlink()
@@ -207,6 +209,7 @@ def test_the_proof_fails_when_a_file_is_there_twice(spark: SparkSession, broker:
     assert any("twice or more in the table" in each for each in verdict.problems)
 
 
+@pytest.mark.slow("tests/spark/archive/test_archive.py::test_the_proof_fails_when_a_file_is_there_twice")
 def test_the_proof_fails_when_rows_are_dropped_or_changed(
     spark: SparkSession, broker: EmbeddedBroker, whole: tuple[str, Path], lake: Path
 ) -> None:
@@ -226,6 +229,7 @@ def test_the_proof_fails_when_rows_are_dropped_or_changed(
     assert any(each.startswith(f"The file {file.path} has ") for each in verdict.problems)
 
 
+@pytest.mark.slow("tests/spark/archive/test_archive.py::test_an_archive_has_each_record_once_over_restarts")
 def test_losses_show_when_the_log_has_dropped_the_records(
     spark: SparkSession, broker: EmbeddedBroker, made: str, tmp_path: Path
 ) -> None:
@@ -261,6 +265,7 @@ def test_restored_records_are_as_they_were(
         restore(spark, options_of(broker), open_table(tmp_path / "lake"), broker.create_topic(partitions=1))
 
 
+@pytest.mark.slow("tests/spark/archive/test_archive.py::test_restored_records_are_as_they_were")
 def test_a_restore_that_was_cut_off_is_finished_by_the_next(
     spark: SparkSession,
     broker: EmbeddedBroker,
@@ -290,6 +295,7 @@ def test_a_restore_that_was_cut_off_is_finished_by_the_next(
     assert consumed(broker, target) == consumed(broker, whole[0])
 
 
+@pytest.mark.slow("tests/spark/archive/test_archive.py::test_an_archive_has_each_record_once_over_restarts")
 def test_new_topics_of_a_pattern_are_archived_too(
     spark: SparkSession, broker: EmbeddedBroker, made: str, tmp_path: Path
 ) -> None:
@@ -318,6 +324,7 @@ def made_anew(broker: EmbeddedBroker, name: str) -> None:
     kept(broker, name)
 
 
+@pytest.mark.slow("tests/spark/archive/test_archive.py::test_an_archive_has_each_record_once_over_restarts")
 def test_a_topic_that_was_made_again_is_another_one(
     spark: SparkSession, broker: EmbeddedBroker, made: str, tmp_path: Path, capsys: Any
 ) -> None:

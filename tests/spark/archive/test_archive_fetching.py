@@ -45,6 +45,7 @@ def test_ranges_alone_are_what_tasks_would_have_read(spark: SparkSession, broker
     assert offsets == [(partition, offset) for partition in range(3) for offset in range(300)]
 
 
+@pytest.mark.slow("tests/spark/archive/test_archive_fetching.py::test_ranges_alone_are_what_tasks_would_have_read")
 def test_the_rows_told_are_records_not_ranges(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, printed: Printed
 ) -> None:

@@ -68,7 +68,7 @@ attempt(session, RunOptions(bootstrap, None), open_table(lake), target)
 """
 
 
-@pytest.mark.slow("tests/spark/archive/test_archive.py::test_a_restore_that_was_cut_off_is_finished_by_the_next")
+@pytest.mark.slow("tests/spark/archive/test_archive.py::test_restored_records_are_as_they_were")
 def test_a_killed_restore_is_finished_by_the_next(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     """SIGKILL as soon as the plan of what is to be sent is seen on disk, before or while it is sent; or after that: the
     plan is on disk for milliseconds."""

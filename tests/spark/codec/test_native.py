@@ -44,6 +44,7 @@ def made_files(cache: Path) -> list[Path]:
     return [path for path in cache.iterdir() if not path.name.endswith(".lock")]
 
 
+@pytest.mark.slow("tests/spark/codec/test_native.py::test_each_module_has_a_file_of_its_own")
 @pytest.mark.parametrize("module", ["encode_kernels", pytest.param("decode_kernels", marks=pytest.mark.long)])
 def test_of_two_at_once_one_compiles(cache: Path, module: str) -> None:
     command = [sys.executable, "-c", WANTS_IT, module]
@@ -55,7 +56,7 @@ def test_of_two_at_once_one_compiles(cache: Path, module: str) -> None:
     assert len(made_files(cache)) == 1
 
 
-@pytest.mark.slow("tests/spark/codec/test_native.py::test_of_two_at_once_one_compiles")
+@pytest.mark.slow("tests/spark/codec/test_native.py::test_each_module_has_a_file_of_its_own")
 def test_a_worker_that_writes_does_not_load_the_compiler(cache: Path) -> None:
     said = [subprocess.check_output([sys.executable, "-c", ENCODES], text=True).split() for _ in range(2)]
     assert said == [["1", "True"], ["1", "False"]]

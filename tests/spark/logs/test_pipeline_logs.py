@@ -131,6 +131,7 @@ def test_whatever_a_line_is_it_is_kept(value: bytes) -> None:
         assert found["raw"].endswith(found["message"])
 
 
+@pytest.mark.slow("tests/spark/logs/test_pipeline_logs.py::test_real_logs_line_for_line")
 def test_hints_and_zone(spark: SparkSession) -> None:
     line = b"2023-01-02 10:00:00 ERROR [x] a.b: c"
     rows = [
@@ -175,9 +176,7 @@ def at(minute: int, level: str = "INFO", second: int = 0) -> bytes:
     return f"{moment:%Y-%m-%d %H:%M:%S},000 {level} [main] a.B: x".encode()
 
 
-@pytest.mark.slow(
-    "tests/spark/activity/test_activity.py::test_a_batch_cut_off_anywhere_and_done_again_adds_nothing_twice"
-)
+@pytest.mark.slow("tests/spark/writer/test_sink_transactions.py::test_a_crash_at_any_step_shows_all_or_nothing")
 def test_late_lines_kills_and_lost_checkpoints(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

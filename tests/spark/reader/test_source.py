@@ -64,6 +64,7 @@ def test_a_batch_of_nothing_and_refusals(spark: SparkSession, broker: EmbeddedBr
         batch(spark, broker, "not-there", **{"fetchOffset.retryIntervalMs": "1"}).count()
 
 
+@pytest.mark.slow("tests/spark/running/test_run.py::test_a_run_reads_what_is_there_and_the_next_goes_on")
 def test_a_stream_that_stops_and_goes_on(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:

@@ -187,6 +187,7 @@ def until(condition: Any) -> None:
     soon(condition, patience_s=SPARKS_PATIENCE_S)
 
 
+@pytest.mark.slow("tests/spark/running/test_run.py::test_a_signal_does_not_wait_for_executors_that_never_come")
 def test_a_broker_that_goes_away_and_a_signal(
     spark: SparkSession, topic: str, tmp_path: Path, printed: Printed
 ) -> None:
@@ -238,6 +239,7 @@ exec {python} "$@"
 """A Python whose first process for planning does not start within the 10 s that Spark gives it."""
 
 
+@pytest.mark.slow("tests/spark/running/test_run.py::test_a_failure_in_a_query_is_one_sentence")
 def test_a_query_starts_again_when_its_python_process_is_late(
     spark: SparkSession,
     broker: EmbeddedBroker,
@@ -308,6 +310,7 @@ def test_a_signal_does_not_wait_for_executors_that_never_come(
     assert "StackOverflowError" not in said
 
 
+@pytest.mark.slow("tests/spark/running/test_run.py::test_a_run_reads_what_is_there_and_the_next_goes_on")
 def test_enough_ends_a_query_after_its_batch(
     spark: SparkSession,
     broker: EmbeddedBroker,
@@ -340,6 +343,7 @@ def test_enough_ends_a_query_after_its_batch(
     assert "Stopping" not in said
 
 
+@pytest.mark.slow("tests/spark/running/test_run.py::test_spark_knows_an_interrupt_in_what_a_batch_raises")
 def test_a_batch_that_the_stop_interrupts_is_no_failure_and_is_repeated(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def stage(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> Iterat
         future.result(PATIENCE_S)
 
 
+@pytest.mark.slow("tests/spark/tracker/test_step.py::test_both_trackers_do_the_same_at_the_same_times")
 def test_what_workers_leave_comes_again_as_it_was_and_then_is_a_dead_letter(stage: Stage) -> None:
     """One life of a queue: a worker finishes most, says that some fail or are useless, and dies over the others; the
     tracker gives those again; the next worker leaves one of them again; the tracker after that has the first one's

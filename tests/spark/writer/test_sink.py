@@ -117,6 +117,7 @@ def fill(spark: SparkSession, broker: EmbeddedBroker, topic: str, rows: int) -> 
     ).save()
 
 
+@pytest.mark.slow("tests/spark/writer/test_sink_transactions.py::test_librdkafka_sees_micro_batches_whole")
 def test_a_stream_of_transactions(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     """librdkafka's transactions in, read as committed, and each micro-batch a transaction out."""
     out = f"{topic}-out"
@@ -333,12 +334,8 @@ def test_the_kill_loop_awaits_no_move_of_a_pipeline_that_has_all(monkeypatch: py
     assert loop.run(0, ()) == []
 
 
-KILLED_TOO = pytest.mark.slow(
-    "tests/spark/writer/test_sink.py::test_killed_commits_and_a_killed_node_lose_and_double_nothing"
-)
-
-
-@pytest.mark.parametrize("pipeline", ["commit", pytest.param("commit-transactions", marks=KILLED_TOO)])
+@pytest.mark.slow("tests/spark/writer/test_sink_transactions.py::test_a_crash_at_any_step_shows_all_or_nothing")
+@pytest.mark.parametrize("pipeline", ["commit", "commit-transactions"])
 def test_killed_commits_and_a_killed_node_lose_and_double_nothing(tmp_path: Path, pipeline: str) -> None:
     """The loop of `make crash-pipelines` without a JVM, which takes minutes."""
     few = ["--rounds", "3", "--seconds", "0.3", "--rate", "600", "--directory", str(tmp_path)]
