@@ -18,10 +18,11 @@ from ottla.log.retention import deleting_old
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.sim.clients.batches import decode_batches, encode_batch
+from ottla.sim.clients.history import History
 from ottla.sim.clients.racers import Flight, Races
 from ottla.sim.kernel.disk import Disk
 from ottla.sim.kernel.trace import InvariantError
-from ottla.sim.workloads.checkers import node_of
+from ottla.sim.workloads.checkers import audit_keys, node_of
 from tests.harness.sim.stage import Stage, make_host
 from tests.harness.sim.toy import WorstCase
 
@@ -432,3 +433,13 @@ def test_a_request_that_a_node_forwards_twice_may_succeed_twice() -> None:
     creations.made.done = creations.made.repeated = [Flight("t", 0, 100)]
     creations.deleted.done = [Flight("t", 20, 30)]
     creations.check({"t": None}, {})
+
+
+def test_a_tombstone_that_may_have_survived_a_power_cut_may_have_removed_its_key() -> None:
+    history, where = History([], groups_vanish=False), ("t", 0)
+    history.acknowledge("producer", where, 0, [(b"key", b"value"), (b"key", None)])
+    history.forget_beyond({where: 1})
+    audit_keys(where, history, {})
+    history.acknowledge("producer", where, 1, [(b"other", None)])  # the power cut has removed the tombstone
+    with pytest.raises(InvariantError, match="was last acknowledged at 0"):
+        audit_keys(where, history, {})

@@ -77,6 +77,8 @@ class History:
         generations again, and a member of an older epoch may commit its former partitions (KIP-1251)."""
         self.acknowledged: dict[TopicPartition, dict[int, Content]] = {}
         self.seen: dict[TopicPartition, dict[int, Content]] = {}
+        self.uncertain_tombstones: dict[TopicPartition, dict[bytes | None, int]] = {}
+        """The offset of the newest tombstone of each key that a power cut may have removed, or not."""
         self.groups: dict[str, GroupHistory] = {}
         self.acknowledged_count = 0
         self.seen_count = 0
@@ -96,6 +98,9 @@ class History:
         """Record that the node has acknowledged these records, at `base_offset` and after."""
         acknowledged = self.acknowledged.setdefault(where, {})
         seen = self.seen.setdefault(where, {})
+        tombstones = self.uncertain_tombstones.get(where, {})
+        for key in [key for key, offset in tombstones.items() if offset >= base_offset]:
+            del tombstones[key]  # the power cut has removed it
         for offset, content in enumerate(notes, base_offset):
             if seen.get(offset, content) != content or acknowledged.get(offset, content) != content:
                 other = seen.get(offset) or acknowledged.get(offset)
@@ -125,8 +130,11 @@ class History:
         for table in (self.acknowledged, self.seen):
             for where, contents in table.items():
                 end = ends.get(where, 0)
+                tombstones = self.uncertain_tombstones.setdefault(where, {})
                 for offset in [offset for offset in contents if offset >= end]:
-                    del contents[offset]
+                    key, value = contents.pop(offset)
+                    if value is None:
+                        tombstones[key] = max(offset, tombstones.get(key, -1))
         self.groups.clear()
 
     # ---- groups ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from ottla.machine import Shard, Ticket
 from ottla.metadata.configs import GROUP_CONFIGS
 from ottla.metadata.topics import PREFIX as TOPIC_PREFIX
 from ottla.sim.clients.batches import Note, decode_batches
-from ottla.sim.clients.history import TopicPartition, TopicRule
+from ottla.sim.clients.history import History, TopicPartition, TopicRule
 from ottla.sim.kernel.clock import MS, Micros
 from ottla.sim.kernel.host import Host, Life
 from ottla.sim.kernel.trace import InvariantError
@@ -294,7 +294,7 @@ def _audit_acknowledged(workload: Workload, partition: Partition, notes: dict[in
     if rule.compacted and rule.transactional:
         return
     if rule.compacted:
-        _audit_keys(where, acknowledged, notes)
+        audit_keys(where, workload.history, notes)
         return
     start = 0 if rule.dense else partition.log.log_start_offset
     for offset in acknowledged:
@@ -305,9 +305,10 @@ def _audit_acknowledged(workload: Workload, partition: Partition, notes: dict[in
             raise InvariantError(f"{partition.name}: the record at {offset} is lost, and a consumer was given it")
 
 
-def _audit_keys(
-    where: TopicPartition, acknowledged: dict[int, tuple[bytes | None, bytes | None]], notes: dict[int, Note]
-) -> None:
+def audit_keys(where: TopicPartition, history: History, notes: dict[int, Note]) -> None:
+    """Check that compaction has kept the last value of each key, unless a tombstone that may have survived a power cut
+    comes after it."""
+    acknowledged, tombstones = history.acknowledged.get(where, {}), history.uncertain_tombstones.get(where, {})
     last: dict[bytes | None, int] = {}
     for offset in sorted(acknowledged):
         last[acknowledged[offset][0]] = offset
@@ -316,7 +317,7 @@ def _audit_keys(
         newest[notes[offset].key] = offset
     for key, offset in last.items():
         found = newest.get(key, -1)
-        if found < offset and acknowledged[offset][1] is not None:
+        if max(found, tombstones.get(key, -1)) < offset and acknowledged[offset][1] is not None:
             raise InvariantError(f"{where}: key {key!r} was last acknowledged at {offset}, the log has it at {found}")
 
 
