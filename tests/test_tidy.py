@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+import pytest
+
 from tests.harness.sources import FORM, nodes_of, text_of, tree_of
 
 pytestmark = FORM
@@ -163,6 +165,7 @@ def test_no_machine_is_named() -> None:
     assert not here, "with a path of one machine"
 
 
+@pytest.mark.slow("tests/test_docs.py::test_references_are_as_generated")
 def test_generated_code_is_as_generated() -> None:
     subprocess.run([sys.executable, "-m", "tools.generate_messages", "--check"], cwd=TOP, check=True)
 

@@ -20,6 +20,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=TOP)
 
 
+@pytest.mark.slow("tests/bench/test_benchmark.py::test_the_list_names_every_axis")
 def test_a_quick_run_prints_the_ratio_to_a_peer(ottla_broker: EmbeddedBroker, tmp_path: Path) -> None:
     document = tmp_path / "figures.json"
     ended = run(
@@ -40,7 +41,7 @@ def test_a_quick_run_prints_the_ratio_to_a_peer(ottla_broker: EmbeddedBroker, tm
     assert not list(tmp_path.glob("ottla-bench-*")), "the data of the nodes is left behind"
 
 
-@pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
+@pytest.mark.slow("tests/bench/test_benchmark.py::test_the_list_names_every_axis")
 def test_clients_and_latency_are_measured_on_a_running_node(ottla_broker: EmbeddedBroker) -> None:
     ended = run(
         "node", "--quick", "--seconds", "0.05", "--node", ottla_broker.bootstrap_servers,
@@ -63,7 +64,7 @@ def test_a_life_is_measured_with_its_kills(tmp_path: Path) -> None:
     assert len(re.findall(r"restart after kill -9 s +ottla +[\d.]+\n", ended.stdout)) == 2
 
 
-@pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
+@pytest.mark.slow("tests/bench/test_benchmark.py::test_the_list_names_every_axis")
 def test_the_cost_of_tls_and_logins_is_measured(tmp_path: Path) -> None:
     names = ("cost-raw-fetch-50x200B", "tls-raw-produce-1x200B", "sasl-connections")
     ended = run("secure", "--quick", "--seconds", "0.05", "--data", str(tmp_path), "--only", *names)
@@ -73,7 +74,7 @@ def test_the_cost_of_tls_and_logins_is_measured(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("ottla-bench-*")), "the data of the nodes is left behind"
 
 
-@pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
+@pytest.mark.slow("tests/bench/test_benchmark.py::test_the_list_names_every_axis")
 def test_the_cost_of_acls_is_measured(tmp_path: Path) -> None:
     ended = run("secure", "--quick", "--data", str(tmp_path), "--only", "acls", "plain-throughput-100B")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -121,7 +122,7 @@ def test_the_list_names_every_axis() -> None:
     assert sizes | codecs | others | life <= listed
 
 
-@pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
+@pytest.mark.slow("tests/bench/test_benchmark.py::test_the_list_names_every_axis")
 def test_the_microbenchmarks_print_microseconds() -> None:
     ended = run("micro", "--seconds", "0.01")
     assert ended.returncode == 0, ended.stderr

@@ -21,7 +21,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, cwd=TOP, env={**os.environ, **environment})
 
 
-@pytest.mark.slow("tests/bench/test_benchmark.py::test_a_quick_run_prints_the_ratio_to_a_peer")
+@pytest.mark.slow("tests/bench/test_benchmark.py::test_the_list_names_every_axis")
 def test_groups_are_measured_beside_a_peer(ottla_broker: EmbeddedBroker, tmp_path: Path) -> None:
     document = tmp_path / "figures.json"
     ended = run(

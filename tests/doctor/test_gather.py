@@ -233,6 +233,7 @@ def test_a_user_without_rights_is_told_what_is_missing(tmp_path: Path) -> None:
         assert any("node 1 remembers" in each and "CLUSTER_AUTHORIZATION_FAILED" in each for each in found.unseen)
 
 
+@pytest.mark.slow("tests/doctor/test_gather.py::test_a_fault_on_a_real_node_is_found_and_its_advice_helps")
 def test_a_cluster_with_a_killed_node_and_after_it_is_back() -> None:
     with EmbeddedCluster() as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})

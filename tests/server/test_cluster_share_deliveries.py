@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -48,6 +49,7 @@ def _seen(servers: str) -> SharePartition | None:
     return found if found.why_unknown is None else None
 
 
+@pytest.mark.slow("tests/server/test_cluster_coordinators.py::test_what_a_share_group_has_accepted_never_comes_again")
 def test_the_next_leader_reports_its_own_locks_and_none_of_the_dead_one() -> None:
     with EmbeddedCluster(settings=SETTINGS) as cluster:
         servers = cluster.bootstrap_servers

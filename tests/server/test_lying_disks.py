@@ -65,9 +65,7 @@ def restore_an_older_copy(data: Path, backup: Path) -> None:
     shutil.copytree(backup, data)
 
 
-@pytest.mark.slow(
-    "tests/server/test_lying_disks.py::test_a_killed_leader_that_has_lost_its_newest_batches_starts_first"
-)
+@pytest.mark.slow("tests/sim/test_lying_disks.py::test_a_torn_end_and_a_lost_directory_leave_a_leader")
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -104,6 +102,7 @@ def cut_the_newest_batches(data: Path) -> None:
     log.write_bytes(octets[: places[len(places) // 2]])
 
 
+@pytest.mark.slow("tests/sim/test_lying_disks.py::test_a_torn_end_and_a_lost_directory_leave_a_leader")
 def test_a_killed_leader_that_has_lost_its_newest_batches_starts_first(tmp_path: Path) -> None:
     """No checkpoint shows that they are missing. The next node has them."""
     settings = {"min.insync.replicas": "2", "replica.high.watermark.checkpoint.interval.ms": "3600000"}
@@ -126,9 +125,7 @@ def test_a_killed_leader_that_has_lost_its_newest_batches_starts_first(tmp_path:
         assert read_all(cluster, RECORDS) == [str(number).encode() for number in range(RECORDS)]
 
 
-@pytest.mark.slow(
-    "tests/server/test_lying_disks.py::test_a_killed_leader_that_has_lost_its_newest_batches_starts_first"
-)
+@pytest.mark.slow("tests/sim/test_lying_disks.py::test_a_torn_end_and_a_lost_directory_leave_a_leader")
 def test_a_topic_that_the_restored_store_does_not_know_is_adopted(tmp_path: Path) -> None:
     settings = {"min.insync.replicas": "2", "auto.create.topics.enable": "true"}
     with EmbeddedCluster(nodes=3, settings=settings, directory=tmp_path / "cluster") as cluster:

@@ -250,6 +250,7 @@ def in_sync(admin: AdminClient, topic: str) -> list[int]:
     return sorted(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].isrs)
 
 
+@pytest.mark.slow("tests/server/test_node_tls.py::test_two_nodes_of_a_cluster_talk")
 def test_three_nodes_over_mutual_tls_lose_nothing_when_one_is_killed(nodes: Processes) -> None:
     """Replication, forwarding, coordinators and the markers of transactions use it."""
     admin = AdminClient(nodes.properties)

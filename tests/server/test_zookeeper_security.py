@@ -118,7 +118,7 @@ def test_a_cluster_keeps_its_znodes_to_itself(
         node.thread.join()
 
 
-@pytest.mark.slow("tests/server/test_node_tls.py::test_three_nodes_over_mutual_tls_lose_nothing_when_one_is_killed")
+@pytest.mark.slow("tests/server/test_node_tls.py::test_two_nodes_of_a_cluster_talk")
 def test_three_nodes_over_a_secured_zookeeper_by_the_commands_of_the_guide(
     secured: ZooKeepers, authority: Authority, login: Path, tmp_path: Path
 ) -> None:

@@ -16,10 +16,9 @@ from ottla.sim.workloads.clustered_admins import ClusteredAdminsRun
 from ottla.sim.workloads.elected_cluster import ElectedCluster
 from tests.sim.test_seeds import each_of, kept
 
-CLUSTERED = ("cluster-transactions", "cluster-share")
 FRESH = (1_002,)
-EACH = [each for workload in CLUSTERED for each in each_of(FRESH, kept(workload), workload)]
-EACH += each_of((), kept("cluster-groups"), "cluster-groups")
+EACH = each_of(FRESH, kept("cluster-transactions"), "cluster-transactions")
+EACH += [each for name in ("cluster-groups", "cluster-share") for each in each_of((), kept(name), name)]
 SPOILED = ("spoiled-transactions", "spoiled-share")
 EACH += [pytest.param(workload, seed, marks=pytest.mark.long) for workload in SPOILED for seed in kept(workload)]
 

@@ -60,6 +60,7 @@ def test_a_damaged_coordinator_of_groups(seed: int) -> None:
     assert DamagedGroups(seed).outcome().failure is None
 
 
+@pytest.mark.slow("tests/sim/test_damage.py::test_a_damaged_coordinator_of_groups")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_damaged_coordinator_of_share_groups(seed: int) -> None:
     assert DamagedShares(seed).outcome().failure is None

@@ -551,6 +551,7 @@ def spoiled_beneath(harm: str, *, leads: bool) -> None:
     cluster.settle()
 
 
+NOTICED_TOO = pytest.mark.slow("tests/sim/test_lying_disks.py::test_the_checkers_notice_damage_that_no_scrub_reports")
 SPOILED_TOO = pytest.mark.slow(
     "tests/sim/test_lying_disks.py::test_files_that_are_spoiled_beneath_a_node_are_copied_again"
 )
@@ -573,7 +574,7 @@ def test_files_that_are_spoiled_beneath_a_node_are_copied_again(harm: str, leads
     spoiled_beneath(harm, leads=leads)
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut"])
+@pytest.mark.parametrize("harm", ["flip", pytest.param("cut", marks=NOTICED_TOO)])
 def test_the_checkers_notice_damage_that_no_scrub_reports(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scrubs, "start", lambda *_: None)
     with pytest.raises((InvariantError, DamagedLogError)):

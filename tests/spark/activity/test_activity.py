@@ -389,6 +389,7 @@ def in_order(tables: Tables) -> dict[str, list[str]]:
     return {name: sorted(repr(sorted(row.items())) for row in rows) for name, rows in rows_of(tables).items()}
 
 
+@WHOLE_RUN
 def test_tables_are_not_mixed_up(spark: SparkSession, tmp_path: Path) -> None:
     from ottla.spark.activity import Tables, WindowSettings
     from ottla.spark.activity.batches import Batches

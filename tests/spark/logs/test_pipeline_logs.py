@@ -131,7 +131,7 @@ def test_whatever_a_line_is_it_is_kept(value: bytes) -> None:
         assert found["raw"].endswith(found["message"])
 
 
-@pytest.mark.slow("tests/spark/logs/test_pipeline_logs.py::test_real_logs_line_for_line")
+@pytest.mark.slow("tests/spark/logs/test_pipeline_logs.py::test_whatever_a_line_is_it_is_kept")
 def test_hints_and_zone(spark: SparkSession) -> None:
     line = b"2023-01-02 10:00:00 ERROR [x] a.b: c"
     rows = [
@@ -278,6 +278,7 @@ def component_of(service: str, line: str) -> str | None:
     return line.split("] ")[1].split(": ")[0] if service == "hadoop" else line.split(": ")[0].split()[-1]
 
 
+@pytest.mark.slow("tests/spark/logs/test_pipeline_logs.py::test_whatever_a_line_is_it_is_kept")
 def test_real_logs_line_for_line(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, real_logs: Path
 ) -> None:

@@ -379,6 +379,7 @@ def test_a_batch_that_the_stop_interrupts_is_no_failure_and_is_repeated(
     assert rows == [100]
 
 
+@pytest.mark.slow("tests/spark/running/test_run.py::test_a_failure_in_a_query_is_one_sentence")
 def test_a_failure_of_the_last_batch_is_reported(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
