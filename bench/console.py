@@ -13,7 +13,7 @@ with ten of each. Pages that read all topics are measured twice: when the consol
 in another session.
 
 `first-paint`: the same pages in Chromium, each in a new session: from the navigation until text is painted. It needs
-`chromium` and playwright.
+playwright, and `chromium` or `chromium-headless-shell`.
 
 `memory`: the console's resident memory while every page and part is asked for as fast as it answers, with a new session
 every 50 requests; the slope is that from the first minute (with less than two, the first half) to the end.
@@ -440,7 +440,9 @@ def measure_first_paint(nodes: Nodes, scale: Scale) -> Rounds:
     from playwright.sync_api import sync_playwright  # only this measurement needs it
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium") or shutil.which("chromium-headless-shell")
+        )
 
         def painted_ms(address: str, path: str) -> float:
             with contextlib.closing(browser.new_context()) as context:
