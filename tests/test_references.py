@@ -178,7 +178,7 @@ def test_sections_that_are_named_are_there() -> None:
 
 
 def test_slow_tests_name_a_quick_one() -> None:
-    """`pytest.mark.slow("file::test")`: what ./test passes over is promised by a test that it runs."""
+    """`pytest.mark.slow("file::test")` names the test that ./test runs in its place."""
     slow: set[str] = set()
     named: dict[str, str] = {}
     for name, tree in trees().items():

@@ -40,4 +40,4 @@ def check_golden(opened: Opened, name: str, update: bool) -> None:
         golden.write_text(text)
     recorded = golden.read_text()
     changes = "\n".join(unified_diff(recorded.splitlines(), text.splitlines(), "recorded", "now", lineterm=""))
-    assert text == recorded, f"./test --update tests/console writes it anew:\n{changes}"
+    assert text == recorded, f"./test -m browser --update tests/console writes it anew:\n{changes}"
