@@ -186,7 +186,7 @@ def replicas(s: Stage) -> None:
 
 def segments(s: Stage) -> None:
     """An answer does not reach across a segment's end."""
-    name = s.create("seg", segment_bytes="1048576")
+    name = s.create("seg", segment_bytes="1048576", retention_ms="-1")  # its records are of 2023
     s.append(name, *(batch("x" * 400_000) for _ in range(6)))
     for offset in (0, 1, 2, 3, 5):
         s.ask(f"from {offset}", "Fetch", 12, **fetch(name, offset, partition_max_bytes=10 << 20), keep=offsets)
