@@ -194,10 +194,10 @@ def test_slow_tests_name_a_quick_one() -> None:
                 named[f"{name}:{node.lineno}"] = "".join(map(ast.literal_eval, node.args))
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 marks = {"pytestmark", *map(ast.unparse, node.decorator_list)}
-                if "pytest.mark.slow" in marks:
-                    named[f"{name}:{node.lineno}"] = ""
                 if marks & marks_of_file or any(mark.startswith("pytest.mark.slow") for mark in marks):
                     slow.add(f"{name}::{node.name}")
+            elif isinstance(node, ast.Attribute) and ast.unparse(node) == "pytest.mark.slow":
+                named.setdefault(f"{name}:{node.lineno}", "")  # a mark without a name, unless it is that of a call
     tests = {
         f"{name}::{node.name}"
         for name, tree in trees().items()
